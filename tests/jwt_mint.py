@@ -1,0 +1,147 @@
+"""Mints operators, accounts and users for tests of decentralised authentication.
+
+A NATS JWT (version 2) is signed with the Ed25519 nkey of its issuer: an operator signs itself and its
+accounts, an account signs its users. The server gets the operator and, in its memory resolver, the
+accounts; it never sees a user before the user connects.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import time
+from typing import Any
+
+import nkeys  # type: ignore[import-untyped]
+
+_NO_LIMITS = {"subs": -1, "data": -1, "payload": -1}
+_ACCOUNT_LIMITS = {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+_JETSTREAM_LIMITS = {
+    "mem_storage": -1,
+    "disk_storage": -1,
+    "streams": -1,
+    "consumer": -1,
+    "max_ack_pending": -1,
+    "mem_max_stream_bytes": -1,
+    "disk_max_stream_bytes": -1,
+}
+
+
+class Key:
+    """An nkey of the given kind (one of the ``nkeys.PREFIX_BYTE_*``)."""
+
+    def __init__(self, kind: int) -> None:
+        self.seed: str = nkeys.encode_seed(os.urandom(32), kind).decode()
+        self._pair = nkeys.from_seed(bytearray(self.seed.encode()))
+        self.public: str = self._pair.public_key.decode().rstrip("=")
+
+    def sign(self, data: bytes) -> bytes:
+        signature: bytes = self._pair.sign(data)
+        return signature
+
+
+class User:
+    """A user of an account: its key, its JWT and the credentials file that holds both."""
+
+    def __init__(self, name: str, key: Key, jwt: str) -> None:
+        self.name = name
+        self.seed = key.seed
+        self.public = key.public
+        self.jwt = jwt
+
+    def creds(self) -> str:
+        """Text of a credentials file."""
+        return (
+            f"-----BEGIN NATS USER JWT-----\n{self.jwt}\n------END NATS USER JWT------\n\n"
+            "************************* IMPORTANT *************************\n"
+            "A seed is as secret as a password.\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{self.seed}\n------END USER NKEY SEED------\n"
+        )
+
+
+class Account:
+    """An account; JetStream without limits unless it is the system account."""
+
+    def __init__(self, operator: Operator, name: str, *, jetstream: bool = True) -> None:
+        self.name = name
+        self._key = Key(nkeys.PREFIX_BYTE_ACCOUNT)
+        self.public = self._key.public
+        limits: dict[str, Any] = {**_NO_LIMITS, **_ACCOUNT_LIMITS, **(_JETSTREAM_LIMITS if jetstream else {})}
+        claims = {"limits": limits, "default_permissions": {"pub": {}, "sub": {}}, "type": "account"}
+        self.jwt = _mint(operator.key, self.public, name, claims)
+
+    def user(
+        self,
+        name: str,
+        *,
+        expires_in: float | None = None,
+        publish: list[str] | None = None,
+        subscribe: list[str] | None = None,
+        deny_publish: list[str] | None = None,
+        deny_subscribe: list[str] | None = None,
+        bearer: bool = False,
+        key: Key | None = None,
+    ) -> User:
+        """Mint a user. ``expires_in`` seconds may be negative; ``publish``/``subscribe`` are allow lists.
+
+        Pass the ``key`` of an earlier user to mint a renewed JWT for the same identity.
+        """
+        key = key or Key(nkeys.PREFIX_BYTE_USER)
+        claims: dict[str, Any] = {
+            **_NO_LIMITS,
+            "pub": _permission(publish, deny_publish),
+            "sub": _permission(subscribe, deny_subscribe),
+            "type": "user",
+        }
+        if bearer:
+            claims["bearer_token"] = True
+        return User(name, key, _mint(self._key, key.public, name, claims, expires_in))
+
+
+class Operator:
+    """The root of trust, with the system account ``SYS`` that every server needs."""
+
+    def __init__(self, name: str = "TEST") -> None:
+        self.key = Key(nkeys.PREFIX_BYTE_OPERATOR)
+        self.system_account = Account(self, "SYS", jetstream=False)
+        self.accounts = [self.system_account]
+        claims = {"type": "operator", "system_account": self.system_account.public}
+        self.jwt = _mint(self.key, self.key.public, name, claims)
+
+    def account(self, name: str, *, jetstream: bool = True) -> Account:
+        account = Account(self, name, jetstream=jetstream)
+        self.accounts.append(account)
+        return account
+
+    def resolver_config(self) -> str:
+        """The part of a nats-server configuration that makes it trust this operator and its accounts."""
+        preload = "\n".join(f"  {account.public}: {account.jwt}" for account in self.accounts)
+        return (
+            f"operator: {self.jwt}\n"
+            f"system_account: {self.system_account.public}\n"
+            "resolver: MEMORY\n"
+            f"resolver_preload: {{\n{preload}\n}}\n"
+        )
+
+
+def _permission(allow: list[str] | None, deny: list[str] | None) -> dict[str, list[str]]:
+    return {name: subjects for name, subjects in (("allow", allow), ("deny", deny)) if subjects}
+
+
+def _mint(issuer: Key, subject: str, name: str, nats: dict[str, Any], expires_in: float | None = None) -> str:
+    now = int(time.time())
+    claims: dict[str, Any] = {"iat": now, "iss": issuer.public, "name": name, "sub": subject}
+    if expires_in is not None:
+        claims["exp"] = int(now + expires_in)
+    claims["nats"] = {**nats, "version": 2}
+    digest = hashlib.sha256(json.dumps(claims).encode()).digest()
+    claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
+    head = {"typ": "JWT", "alg": "ed25519-nkey"}
+    signed = f"{_part(json.dumps(head).encode())}.{_part(json.dumps(claims).encode())}"
+    return f"{signed}.{_part(issuer.sign(signed.encode()))}"
+
+
+def _part(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
