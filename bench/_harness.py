@@ -2,11 +2,11 @@
 
 Theory of operation. A bench is a list of *measures* (one contender doing one thing) and a list of *rows* (one
 case: which measure is ours, which is the raw limit, which are the peers'). A *round* runs every measure once;
-rounds repeat, each starting at another place of the list, so that a slow minute of the machine hits everybody.
-The reported figure is the median over the rounds.
+rounds repeat, each starting at another place of the list, so that a slow minute of the machine hits
+everybody. The reported figure is the median over the rounds.
 
-Each measure runs in a fresh process: `python bench/<name>.py --worker KEY --params JSON`. It talks to the parent
-in lines on stdout: `READY` (subscribed; the parent starts the load), `RESULT {...}` or `ERROR {...}`.
+Each measure runs in a fresh process: `python bench/<name>.py --worker KEY --params JSON`. It talks to the
+parent in lines on stdout: `READY` (subscribed; the parent starts the load), `RESULT {...}` or `ERROR {...}`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 QUICK_BUDGET = 33.0  # seconds of measuring in a --quick run; set-up and tear-down come on top
 MEASURE_TIMEOUT = 90.0
+QUICK_MEASURE_TIMEOUT = 12.0
 PEERS = ("nats-py", "natsrpy")
 
 # A receiver must never be cut or throttled for being slow: the bench measures how slow it is.
@@ -102,7 +103,7 @@ class Measure:
 
 @dataclass(slots=True)
 class Row:
-    """One case of the bench contract. Measures are named `contender:what`; `figure` picks one of its results."""
+    """One case. Measures are named `contender:what`; `figure` picks one of a measure's results."""
 
     case: str
     ours: str
@@ -171,7 +172,7 @@ class Context:
             self.driving = False
 
 
-# --- the worker's side ---------------------------------------------------------------------------------------
+# --- the worker's side ----------------------------------------------------------------------------
 
 
 def ready() -> None:
@@ -240,14 +241,14 @@ def _work(bench: Bench, key: str, params: Params) -> int:
     os._exit(code)  # a client's threads or pending tasks must not delay the next contender
 
 
-# --- the parent's side ---------------------------------------------------------------------------------------
+# --- the parent's side ----------------------------------------------------------------------------
 
 
 class MeasureFailed(Exception):
     pass
 
 
-def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params) -> Figures:
+def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params, timeout: float) -> Figures:
     ctx.settle()
     if measure.setup is not None:
         measure.setup(ctx, params)
@@ -261,7 +262,7 @@ def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params) -
         [sys.executable, script, *arguments], stdout=subprocess.PIPE, env=environment, start_new_session=True
     )
     try:
-        for line in _lines(process, MEASURE_TIMEOUT):
+        for line in _lines(process, timeout):
             word, _, rest = line.partition(" ")
             if word == "READY" and measure.load is not None:
                 measure.load(ctx, params)
@@ -315,7 +316,9 @@ def nats_server() -> Iterator[tuple[str, int]]:
         ports.mkdir()
         config = Path(folder) / "server.conf"
         # Port -1: the server takes a free one and says which in its ports file, so nobody can race us for it.
-        config.write_text(SERVER_CONFIG.format(port=-1, store=Path(folder) / "js") + f'ports_file_dir: "{ports}"\n')
+        config.write_text(
+            SERVER_CONFIG.format(port=-1, store=Path(folder) / "js") + f'ports_file_dir: "{ports}"\n'
+        )
         log = Path(folder) / "server.log"
         process = subprocess.Popen([server_binary(), "-c", str(config), "-l", str(log)])
         try:
@@ -359,6 +362,7 @@ class Outcome:
 def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> dict[str, Outcome]:
     measures = [m for m in bench.measures if not only or any(word in m.key for word in only)]
     outcomes = {m.key: Outcome() for m in measures}
+    timeout = QUICK_MEASURE_TIMEOUT if quick else MEASURE_TIMEOUT
     with contextlib.ExitStack() as stack:
         host, port = stack.enter_context(nats_server())
         admin = stack.enter_context(RawConn(host, port))
@@ -383,11 +387,13 @@ def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> di
                 params = Params(host, port, run_id, n, int(n * measure.warm))
                 begun = time.monotonic()
                 try:
-                    figures = _run_measure(bench, measure, ctx, params)
+                    figures = _run_measure(bench, measure, ctx, params, timeout)
                     outcome.figures.append(figures)
                     said = " ".join(f"{name}={value:,.0f}" for name, value in figures.items())
                 except Exception as error:
-                    text = str(error) if isinstance(error, MeasureFailed) else f"{type(error).__name__}: {error}"
+                    text = (
+                        str(error) if isinstance(error, MeasureFailed) else f"{type(error).__name__}: {error}"
+                    )
                     outcome.error = said = f"ERROR {text}"
                 took = time.monotonic() - begun
                 print(f"  round {turn + 1}  {measure.key:<28} {said}  ({took:.1f} s)", file=sys.stderr)
@@ -461,7 +467,9 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="smaller counts, under 40 s in all")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write the rows to PATH")
     parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default 5, with --quick at most 3)")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="measures with TEXT in the name")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="measures with TEXT in the name"
+    )
     return parser
 
 
@@ -486,7 +494,8 @@ def main(bench: Bench) -> int:
         if row["ours"] is not None
     }
     rounds = max((len(outcome.figures) for outcome in outcomes.values()), default=0)
-    print(f"\n{bench.name}: median of {rounds} rounds, Python {platform.python_version()}, {os.cpu_count()} cores\n")
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    print(f"\n{bench.name}: median of {rounds} rounds, {machine}\n")
     print(table(rows, spreads))
     failed = {key: outcome.error for key, outcome in outcomes.items() if outcome.error is not None}
     for key, error in failed.items():

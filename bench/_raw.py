@@ -173,7 +173,7 @@ _REPLY = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\.\S+) \d+\r\n")
 
 
 def drain_pull_explicit(conn: RawConn, stream: str, consumer: str, n: int) -> None:
-    """Receives and acknowledges `n` messages: replies by one regular expression a chunk, acks in one write."""
+    """Receives and acknowledges `n` messages: one regular expression and one write a chunk."""
     conn.pull(stream, consumer, "_INBOX.raw.pull", n)
     done = 0
     tail = b""

@@ -1,4 +1,4 @@
-"""Core NATS, messages of 128 bytes: subscription as an iterator and as a callback, publish, request latency."""
+"""Core NATS, messages of 128 bytes: subscribe (iterator and callback), publish, request latency."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def timed_requests(request: Any, p: Params) -> Figures:
     return percentiles(samples)
 
 
-# --- ours ------------------------------------------------------------------------------------------------------
+# --- ours -----------------------------------------------------------------------------------------
 
 
 async def ours_subscribe_iter(p: Params) -> Figures:
@@ -142,7 +142,7 @@ async def ours_request(p: Params) -> Figures:
     return await timed_requests(nc.request, p)
 
 
-# --- nats-py ---------------------------------------------------------------------------------------------------
+# --- nats-py --------------------------------------------------------------------------------------
 
 
 async def natspy_subscribe_iter(p: Params) -> Figures:
@@ -176,7 +176,7 @@ async def natspy_request(p: Params) -> Figures:
     return await timed_requests(nc.request, p)
 
 
-# --- natsrpy ---------------------------------------------------------------------------------------------------
+# --- natsrpy --------------------------------------------------------------------------------------
 
 
 async def natsrpy_subscribe_iter(p: Params) -> Figures:
@@ -226,7 +226,7 @@ async def natsrpy_request(p: Params) -> Figures:
     return await timed_requests(nc.request, p)
 
 
-# --- raw -------------------------------------------------------------------------------------------------------
+# --- raw ------------------------------------------------------------------------------------------
 
 
 def raw_subscribe(p: Params) -> Figures:

@@ -1,11 +1,25 @@
-"""JetStream publishing with acks, 128 bytes, file storage, one replica, at most 20,000 unacknowledged messages."""
+"""JetStream publishing with acks: 128 bytes, file storage, one replica, 20,000 unacknowledged at most."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
-from _harness import Bench, Context, Figures, Measure, Params, Row, main, module, natsrpy_connect, now, ours_connect, rate
+from _harness import (
+    Bench,
+    Context,
+    Figures,
+    Measure,
+    Params,
+    Row,
+    main,
+    module,
+    natsrpy_connect,
+    now,
+    ours_connect,
+    rate,
+)
 from _raw import RawConn, payload, publish_pipelined
 
 BATCH = 1_000  # messages of an atomic batch: the server's limit
@@ -22,14 +36,14 @@ def create_stream(ctx: Context, p: Params) -> None:
 
 
 def check_stored(ctx: Context, p: Params) -> None:
-    """The stream itself says how many messages arrived; then it goes, so that no run pays for another's files."""
+    """The stream says how many messages arrived; then it goes, so no run pays for another's files."""
     stored = ctx.admin.api(f"STREAM.INFO.{stream_of(p)}")["state"]["messages"]
     ctx.admin.api(f"STREAM.DELETE.{stream_of(p)}")
     if stored != p.total:
         raise RuntimeError(f"{stored} of {p.total} messages were stored")
 
 
-# --- ours ------------------------------------------------------------------------------------------------------
+# --- ours -----------------------------------------------------------------------------------------
 
 
 async def ours_publisher(p: Params) -> Figures:
@@ -81,7 +95,7 @@ async def ours_fast_ingest(p: Params) -> Figures:
     return rate(p.n, started, now())
 
 
-# --- peers -----------------------------------------------------------------------------------------------------
+# --- peers ----------------------------------------------------------------------------------------
 
 
 async def natspy_publisher(p: Params) -> Figures:
@@ -116,7 +130,7 @@ async def natsrpy_publisher(p: Params) -> Figures:
     return rate(p.n, started, now())
 
 
-# --- raw -------------------------------------------------------------------------------------------------------
+# --- raw ------------------------------------------------------------------------------------------
 
 
 def raw_publisher(p: Params) -> Figures:
@@ -128,7 +142,7 @@ def raw_publisher(p: Params) -> Figures:
 
 
 def raw_atomic_batch(p: Params) -> Figures:
-    """One batch of 1,000 after the other: first message, its empty ack, the rest in one write, the commit's ack."""
+    """Batches one after the other: first message, its empty ack, the rest in one write, the commit's ack."""
     subject, data = p.subject.encode(), payload(p.size)
 
     def hpub(name: bytes, sequence: int, reply: bytes, commit: bytes = b"") -> bytes:
@@ -162,8 +176,6 @@ def raw_atomic_batch(p: Params) -> Figures:
 
 def raw_fast_ingest(p: Params) -> Figures:
     """ADR-50's rule and no more: at most two ack intervals ahead of the newest flow ack."""
-    import json
-
     subject, data = p.subject.encode(), payload(p.size)
 
     def pub(name: bytes, sequence: int, operation: int) -> bytes:
@@ -200,6 +212,7 @@ def raw_fast_ingest(p: Params) -> Figures:
                 pass
             if b'"error"' in answer or b'"type"' in answer:
                 raise RuntimeError(f"fast ingest commit refused: {answer!r}")
+            conn.send(b"UNSUB 1\r\n")
             return begun
 
         send(b"w", p.warm)
