@@ -89,14 +89,21 @@ class NatsContext:
             options["jwt"], options["nkey"] = self.user_jwt, self.user_seed
         if self.user is None and (self.nkey is None or self.creds is not None):
             options["token"] = self.token
-        options["tls_cert"], options["tls_key"], options["tls_ca"] = self.cert, self.key, self.ca
+        options["tls_cert"], options["tls_key"], options["tls_ca"] = (
+            self.cert,
+            self.key,
+            self.ca,
+        )
         options["tls_handshake_first"] = self.tls_first or None
         options["inbox_prefix"] = self.inbox_prefix
         return {name: value for name, value in options.items() if value is not None}
 
     def jetstream_options(self) -> dict[str, Any]:
         """Keyword arguments for ``nc.jetstream``: ``domain`` and ``api_prefix`` where set."""
-        options = {"domain": self.jetstream_domain, "api_prefix": self.jetstream_api_prefix}
+        options = {
+            "domain": self.jetstream_domain,
+            "api_prefix": self.jetstream_api_prefix,
+        }
         return {name: value for name, value in options.items() if value is not None}
 
 
@@ -121,7 +128,9 @@ def known_contexts() -> list[str]:
         files = os.listdir(os.path.join(_directory(), "context"))
     except OSError:
         return []
-    return sorted(file.removesuffix(".json") for file in files if file.endswith(".json"))
+    return sorted(
+        file.removesuffix(".json") for file in files if file.endswith(".json")
+    )
 
 
 def selected_context() -> str | None:
@@ -134,7 +143,9 @@ def selected_context() -> str | None:
 
 
 def _directory() -> str:
-    parent = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    parent = os.environ.get("XDG_CONFIG_HOME") or os.path.join(
+        os.path.expanduser("~"), ".config"
+    )
     return os.path.join(parent, "nats")
 
 
@@ -149,10 +160,19 @@ def _known_text() -> str:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise InvalidArgument("context", f"<{type(name).__name__}>", "must be the name of a context")
-    if not name or ".." in name or not name.isprintable() or any(char in name for char in "/\\"):
         raise InvalidArgument(
-            "context", name, "a context name is a file name: no slashes, no '..', not empty"
+            "context", f"<{type(name).__name__}>", "must be the name of a context"
+        )
+    if (
+        not name
+        or ".." in name
+        or not name.isprintable()
+        or any(char in name for char in "/\\")
+    ):
+        raise InvalidArgument(
+            "context",
+            name,
+            "a context name is a file name: no slashes, no '..', not empty",
         )
 
 
@@ -184,13 +204,17 @@ def _from_settings(name: str, path: str, settings: dict[str, Any]) -> NatsContex
         value = settings.get(key)
         if value is not None and not isinstance(value, str):
             raise InvalidArgument(
-                "context", name, f"{key} in {path} must be a string, not {type(value).__name__}"
+                "context",
+                name,
+                f"{key} in {path} must be a string, not {type(value).__name__}",
             )
         if value:  # the command line writes every field, the unset ones empty
             texts[key] = value
     tls_first = settings.get("tls_first") or False
     if not isinstance(tls_first, bool):
-        raise InvalidArgument("context", name, f"tls_first in {path} must be true or false")
+        raise InvalidArgument(
+            "context", name, f"tls_first in {path} must be true or false"
+        )
     _refuse_unsupported(name, path, texts)
 
     url = texts.get("url", DEFAULT_URL)

@@ -58,7 +58,11 @@ class ServerURL:
     @property
     def hostport(self) -> str:
         """``host:port``, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return (
+            f"[{self.host}]:{self.port}"
+            if ":" in self.host
+            else f"{self.host}:{self.port}"
+        )
 
     @property
     def has_credentials(self) -> bool:
@@ -78,7 +82,9 @@ def parse_server_url(text: str) -> ServerURL:
     a token, as in every NATS client.
     """
     if not isinstance(text, str):
-        raise InvalidArgument("servers", type(text).__name__, "a server url must be a string")
+        raise InvalidArgument(
+            "servers", type(text).__name__, "a server url must be a string"
+        )
     stripped = text.strip()
     scheme, separator, rest = stripped.partition("://")
     if not separator:
@@ -89,12 +95,16 @@ def parse_server_url(text: str) -> ServerURL:
     if not rest:
         raise _refuse(stripped, "it names no host")
 
-    authority_end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    authority_end = min(
+        (at for at in map(rest.find, "/?#") if at >= 0), default=len(rest)
+    )
     authority, resource = rest[:authority_end], rest[authority_end:]
     userinfo, at, hostport = authority.rpartition("@")
     path, query = _split_resource(stripped, scheme, resource)
     host, port = _split_hostport(stripped, hostport, DEFAULT_PORTS[scheme])
-    user, password, token = _split_userinfo(stripped, userinfo) if at else (None, None, None)
+    user, password, token = (
+        _split_userinfo(stripped, userinfo) if at else (None, None, None)
+    )
     return ServerURL(scheme, host, port, user, password, token, path, query)
 
 
@@ -107,7 +117,9 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerURL]:
     found: dict[ServerURL, None] = {}
     for text in texts:
         if not isinstance(text, str):
-            raise InvalidArgument("servers", type(text).__name__, "each server url must be a string")
+            raise InvalidArgument(
+                "servers", type(text).__name__, "each server url must be a string"
+            )
         for part in text.split(","):
             if part.strip():
                 found[parse_server_url(part)] = None
@@ -130,21 +142,26 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
 
 def redact_url(text: str) -> str:
     """What may be shown of a url that could not be parsed: never what may be a user or a password."""
-    scheme, separator, rest = text.rpartition("://")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "", text
+    elif not re.fullmatch(r"[A-Za-z][A-Za-z0-9+]{0,9}", scheme):
+        scheme = "***"
     # Up to the *last* @: an unescaped / or @ in a password must not push its tail into the host.
-    userinfo, at, rest = rest.rpartition("@")
-    if at and not separator:
-        scheme, separator, _ = userinfo.partition("://")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.\-]*", scheme):
-        scheme = "***" if scheme else ""
-    end = min((position for position in map(rest.find, "/?#") if position >= 0), default=len(rest))
+    _, at, rest = rest.rpartition("@")
+    end = min(
+        (position for position in map(rest.find, "/?#") if position >= 0),
+        default=len(rest),
+    )
     host, colon, port = rest[:end].rpartition(":")
     if not colon:
         host, port = rest[:end], ""
     elif not re.fullmatch(r"[0-9]{0,7}", port) and not port.endswith("]"):
         # Text after a colon that is no number may well be a password whose @host got lost.
         port = "***"
-    tail = "" if end == len(rest) else rest[end] + ("***" if end + 1 < len(rest) else "")
+    tail = (
+        "" if end == len(rest) else rest[end] + ("***" if end + 1 < len(rest) else "")
+    )
     return f"{scheme}{separator}{'***@' if at else ''}{host}{colon}{port}{tail}"
 
 
@@ -154,15 +171,26 @@ def _refuse(text: str, rule: str) -> InvalidArgument:
 
 def _split_resource(text: str, scheme: str, resource: str) -> tuple[str, Secret | None]:
     if "#" in resource:
-        raise _refuse(text, "a server url has no fragment; write # in a password as %23")
+        raise _refuse(
+            text, "a server url has no fragment; write # in a password as %23"
+        )
     if scheme in ("nats", "tls"):
         if resource not in ("", "/"):
-            raise _refuse(text, f"a {scheme} url has no path; write / in a password as %2F and ? as %3F")
+            raise _refuse(
+                text,
+                f"a {scheme} url has no path; write / in a password as %2F and ? as %3F",
+            )
         return "", None
     path, mark, query = resource.partition("?")
     # An @ here is more likely the end of a password with an unescaped slash than part of a path.
-    if not _PATH_CHARS.fullmatch(path) or not _QUERY_CHARS.fullmatch(query) or _BAD_PERCENT.search(resource):
-        raise _refuse(text, "path and query must be percent-encoded (@ in a path is %40)")
+    if (
+        not _PATH_CHARS.fullmatch(path)
+        or not _QUERY_CHARS.fullmatch(query)
+        or _BAD_PERCENT.search(resource)
+    ):
+        raise _refuse(
+            text, "path and query must be percent-encoded (@ in a path is %40)"
+        )
     return path, Secret(query) if mark else None
 
 
@@ -182,7 +210,10 @@ def _split_hostport(text: str, hostport: str, default_port: int) -> tuple[str, i
         if not host:
             raise _refuse(text, "it names no host")
         if not all(char.isalnum() or char in "-._" for char in host):
-            raise _refuse(text, "the host may hold letters, digits, dots, hyphens and underscores only")
+            raise _refuse(
+                text,
+                "the host may hold letters, digits, dots, hyphens and underscores only",
+            )
     if not colon:
         return host.lower(), default_port
     if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65535:
@@ -198,11 +229,16 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
-def _split_userinfo(text: str, userinfo: str) -> tuple[Secret | None, Secret | None, Secret | None]:
+def _split_userinfo(
+    text: str, userinfo: str
+) -> tuple[Secret | None, Secret | None, Secret | None]:
     user_text, colon, password_text = userinfo.partition(":")
     user, password = _unquote(user_text), _unquote(password_text)
     if user is None or password is None:
-        raise _refuse(text, "user and password must be percent-encoded UTF-8; write % itself as %25")
+        raise _refuse(
+            text,
+            "user and password must be percent-encoded UTF-8; write % itself as %25",
+        )
     if not user:
         raise _refuse(text, "the part before @ names no user and no token")
     if not colon:

@@ -15,7 +15,13 @@ import re
 from typing import TYPE_CHECKING
 
 from jetspark._secret import Secret
-from jetspark.errors import AuthorizationError, ConnectionLost, InvalidArgument, JetsparkError, ProtocolError
+from jetspark.errors import (
+    AuthorizationError,
+    ConnectionLost,
+    InvalidArgument,
+    JetsparkError,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +35,9 @@ MAX_FRAME_SIZE = 128 * 1024 * 1024
 into one frame, and its ``max_pending`` is 64 MiB by default."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
-_RESERVED_HEADERS = frozenset({"host", "upgrade", "connection", "content-length", "transfer-encoding"})
+_RESERVED_HEADERS = frozenset(
+    {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
+)
 
 # The library logs headers and frames at DEBUG, and the CONNECT frame holds the password. A logger outside
 # the hierarchy, with a level above all, can't be switched on by anybody's logging configuration.
@@ -71,7 +79,9 @@ class WebSocketCodec:
     def close_reason(self) -> str | None:
         """Code and reason of the server's close frame, ``None`` while there is none."""
         received = self._protocol.close_rcvd
-        return None if received is None else f"{received.code} {received.reason}".strip()
+        return (
+            None if received is None else f"{received.code} {received.reason}".strip()
+        )
 
     def handshake(self) -> bytes:
         """The HTTP request that asks for the upgrade: the first bytes to send."""
@@ -102,7 +112,9 @@ class WebSocketCodec:
             self.ready = True
         payloads = [self._payload(frame) for frame in protocol.events_received()]
         if protocol.parser_exc is not None:
-            raise ProtocolError(f"{self._url} sent a bad WebSocket frame: {protocol.parser_exc}")
+            raise ProtocolError(
+                f"{self._url} sent a bad WebSocket frame: {protocol.parser_exc}"
+            )
         return payloads[0] if len(payloads) == 1 else b"".join(payloads)
 
     def send(self, data: bytes) -> bytes:
@@ -140,7 +152,9 @@ class WebSocketCodec:
         if opcode in (0, 2):  # continuation, binary
             return bytes(frame.data)  # type: ignore[attr-defined]
         if opcode == 1:
-            raise ProtocolError(f"{self._url} sent a WebSocket text frame; NATS uses binary frames only")
+            raise ProtocolError(
+                f"{self._url} sent a WebSocket text frame; NATS uses binary frames only"
+            )
         return b""
 
     def _refused(self, exc: Exception | None) -> JetsparkError:
@@ -174,7 +188,9 @@ def _new_protocol(url: ServerURL, max_size: int) -> ClientProtocol:
         from websockets.uri import WebSocketURI
     except ImportError as exc:
         raise InvalidArgument(
-            "servers", str(url), 'ws:// and wss:// need the websockets package: pip install "jetspark[ws]"'
+            "servers",
+            str(url),
+            'ws:// and wss:// need the websockets package: pip install "jetspark[ws]"',
         ) from exc
     query = "" if url.query is None else url.query.reveal()
     uri = WebSocketURI(url.scheme == "wss", url.host, url.port, url.path or "/", query)
@@ -185,12 +201,26 @@ def _checked_headers(headers: Mapping[str, str | Secret]) -> list[tuple[str, Sec
     checked = []
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise InvalidArgument("ws_headers", name, "a header name holds letters, digits and hyphens only")
-        if name.lower() in _RESERVED_HEADERS or name.lower().startswith("sec-websocket-"):
-            raise InvalidArgument("ws_headers", name, "this header belongs to the WebSocket handshake itself")
+            raise InvalidArgument(
+                "ws_headers",
+                name,
+                "a header name holds letters, digits and hyphens only",
+            )
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(
+            "sec-websocket-"
+        ):
+            raise InvalidArgument(
+                "ws_headers",
+                name,
+                "this header belongs to the WebSocket handshake itself",
+            )
         secret = value if isinstance(value, Secret) else Secret(value)
         if not re.fullmatch(r"[\t\x20-\x7e]*", secret.reveal()):
             # The value stays out of the text: it is likely an access token.
-            raise InvalidArgument("ws_headers", name, "its value must be printable ASCII without line breaks")
+            raise InvalidArgument(
+                "ws_headers",
+                name,
+                "its value must be printable ASCII without line breaks",
+            )
         checked.append((name, secret))
     return checked

@@ -1,0 +1,211 @@
+"""``jetspark.connect``: options in, a live connection out."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jetspark._secret import Secret
+from jetspark.connection.auth import (
+    AuthCallable,
+    Authenticator,
+    PathOrSecret,
+    SecretSource,
+    build_authenticator,
+)
+from jetspark.connection.client import Connection
+from jetspark.connection.contexts import load_context
+from jetspark.connection.options import MIB, ConnectOptions, Listener
+from jetspark.connection.tls import build_ssl_context
+from jetspark.connection.urls import parse_servers
+from jetspark.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DEFAULT_SERVER = "nats://127.0.0.1:4222"
+
+
+class Connecting:
+    """What :func:`connect` returns: ``await`` it, or use it with ``async with``."""
+
+    def __init__(
+        self, options: ConnectOptions, jetstream_options: Mapping[str, Any]
+    ) -> None:
+        self._options = options
+        self._jetstream_options = jetstream_options
+        self._connection: Connection | None = None
+
+    async def _open(self) -> Connection:
+        connection = Connection(self._options)
+        connection._jetstream_defaults = dict(self._jetstream_options)
+        await connection._connect_first()
+        return connection
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._open()
+        return self._connection
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+def connect(
+    servers: str | Sequence[str] | None = None,
+    *,
+    name: str | None = None,
+    user: SecretSource | None = None,
+    password: SecretSource | None = None,
+    token: SecretSource | None = None,
+    nkey: PathOrSecret | None = None,
+    jwt: SecretSource | None = None,
+    creds: PathOrSecret | None = None,
+    auth: Authenticator | AuthCallable | None = None,
+    context: str | None = None,
+    tls: ssl.SSLContext | bool | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_hostname: str | None = None,
+    tls_verify: bool = True,
+    tls_handshake_first: bool = False,
+    inbox_prefix: str = "_INBOX",
+    connect_timeout: float = 2.0,
+    ping_interval: float = 20.0,
+    reconnect: bool = True,
+    max_reconnects: int | None = None,
+    reconnect_wait: float = 0.05,
+    reconnect_wait_max: float = 2.0,
+    reconnect_jitter: float = 0.5,
+    reconnect_buffer_size: int = 8 * MIB,
+    write_buffer_size: int = MIB,
+    randomize: bool = True,
+    ignore_discovered: bool = False,
+    echo: bool = True,
+    drain_timeout: float = 30.0,
+    request_timeout: float = 5.0,
+    listener: Listener | None = None,
+    ws_headers: Mapping[str, str | Secret] | None = None,
+) -> Connecting:
+    """Connect to NATS: ``nc = await connect(...)`` or ``async with connect(...) as nc``.
+
+    Options are checked here, before anything is opened (:class:`InvalidArgument`). Refused credentials
+    (:class:`AuthorizationError`) and bad certificates (:class:`TLSError`) are final; when no server can be
+    reached it is :class:`NoServersAvailable` with each server's reason.
+
+    Servers and identity
+
+    - ``servers``: URLs ``nats://``, ``tls://``, ``ws://``, ``wss://``, or ``host:port``; several as a list or
+      separated by commas. Default ``nats://127.0.0.1:4222``. ``tls://`` means that nothing but TLS is spoken.
+    - ``name``: shown in the server's monitoring.
+    - ``user`` and ``password``, ``token``, ``nkey`` (seed or path of a seed file), ``jwt`` with ``nkey``,
+      ``creds`` (path of a ``.creds`` file): credentials. Functions without arguments are called anew at each
+      connect, files are read anew, so rotated credentials are picked up. ``auth``: an object or a function
+      that turns the server's nonce into CONNECT fields, for anything else.
+    - ``context``: name of a context of the ``nats`` command line tool; other options win over it.
+
+    TLS
+
+    - ``tls``: True to demand it, an ``ssl.SSLContext`` of your own, False to forbid it. Default: as the URL,
+      the other ``tls_*`` options and the server ask.
+    - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files of the authority to trust and of the client's
+      certificate. ``tls_hostname``: the name to expect in the server's certificate, default the URL's host.
+      ``tls_verify``: False accepts any certificate; never do this outside a test.
+      ``tls_handshake_first``: TLS before INFO; the server must be configured with ``handshake_first``.
+
+    Staying connected
+
+    - ``connect_timeout``: seconds for one server, from TCP to PONG (2).
+    - ``ping_interval``: seconds between PINGs; a dead peer is noticed within twice this (20).
+    - ``reconnect``: False closes the connection when it breaks (True).
+    - ``max_reconnects``: failed attempts in a row after which a server is given up; when none is left the
+      connection is closed (None: never).
+    - ``reconnect_wait``, ``reconnect_wait_max``, ``reconnect_jitter``: seconds before the second attempt at a
+      server, doubled up to the maximum, each spread by this fraction (0.05, 2.0, 0.5).
+    - ``reconnect_buffer_size``: bytes of publishes kept while disconnected (8 MiB).
+    - ``randomize``: try the servers in random order (True). ``ignore_discovered``: stay with the servers
+      given, though the cluster announces others (False).
+
+    The rest
+
+    - ``inbox_prefix``: first tokens of every inbox (``_INBOX``); permissions may demand another.
+    - ``write_buffer_size``: unsent bytes from which on publishers wait (1 MiB).
+    - ``echo``: False keeps the server from sending us what we publish ourselves (True).
+    - ``drain_timeout`` (30), ``request_timeout`` (5): default seconds for ``drain`` and for requests.
+    - ``listener``: a function, async or not, called with each connection event (:mod:`jetspark.events`).
+    - ``ws_headers``: extra HTTP headers for the WebSocket upgrade.
+    """
+    given = {
+        "user": user,
+        "password": password,
+        "token": token,
+        "nkey": nkey,
+        "jwt": jwt,
+        "creds": creds,
+        "auth": auth,
+    }
+    jetstream_options: Mapping[str, Any] = {}
+    if context is not None:
+        loaded = load_context(context)
+        jetstream_options = loaded.jetstream_options()
+        from_context = loaded.connect_options()
+        if servers is None:
+            servers = from_context["servers"]
+        if all(value is None for value in given.values()):
+            given.update(
+                {key: from_context[key] for key in given if key in from_context}
+            )
+        if tls is None:
+            tls_ca = tls_ca if tls_ca is not None else from_context.get("tls_ca")
+            tls_cert = (
+                tls_cert if tls_cert is not None else from_context.get("tls_cert")
+            )
+            tls_key = tls_key if tls_key is not None else from_context.get("tls_key")
+        tls_handshake_first = tls_handshake_first or from_context.get(
+            "tls_handshake_first", False
+        )
+        if inbox_prefix == "_INBOX":
+            inbox_prefix = from_context.get("inbox_prefix", inbox_prefix)
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgument("name", name, "must be a string")
+    urls = parse_servers(DEFAULT_SERVER if servers is None else servers)
+    options = ConnectOptions(
+        servers=tuple(urls),
+        name=name,
+        authenticator=build_authenticator(**given),  # type: ignore[arg-type]
+        tls=tls,
+        tls_hostname=tls_hostname,
+        tls_handshake_first=tls_handshake_first,
+        tls_context=build_ssl_context(
+            tls, ca=tls_ca, cert=tls_cert, key=tls_key, verify=tls_verify
+        ),
+        inbox_prefix=inbox_prefix,
+        connect_timeout=connect_timeout,
+        ping_interval=ping_interval,
+        reconnect=reconnect,
+        max_reconnects=max_reconnects,
+        reconnect_wait=reconnect_wait,
+        reconnect_wait_max=reconnect_wait_max,
+        reconnect_jitter=reconnect_jitter,
+        reconnect_buffer_size=reconnect_buffer_size,
+        write_buffer_size=write_buffer_size,
+        randomize=randomize,
+        ignore_discovered=ignore_discovered,
+        echo=echo,
+        drain_timeout=drain_timeout,
+        request_timeout=request_timeout,
+        listener=listener,
+        ws_headers=ws_headers,
+    )
+    return Connecting(options, jetstream_options)

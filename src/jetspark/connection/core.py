@@ -1,0 +1,548 @@
+"""The engine of a connection: links, reconnecting, sinks and the outgoing buffer.
+
+Theory of operation
+-------------------
+A connection outlives the :class:`~jetspark.connection.transport.Link` it uses. While a link is up,
+what it parses goes to the sinks (subscriptions, the request inbox, JetStream consumers) by sid. When it
+breaks, one task tries the servers of the pool until a new link is up, renews every subscription on it,
+sends what was published meanwhile and tells the sinks.
+
+Outgoing commands collect in ``_out`` and are written once a turn of the event loop, or at once when they
+amount to ``FLUSH_AT`` bytes: publishers pay a system call a batch, and a lone message waits for nothing
+but the end of the current callback. Publishers wait when the transport holds more than
+``write_buffer_size`` unsent bytes. Only publishes outlive a lost link in ``_out``; SUB, UNSUB and PING are
+:class:`_Control` and dropped, since renewing does their job.
+
+The dead-peer check: a PING every ``ping_interval``; when neither its PONG nor anything else has arrived at
+the next one, the peer is dead. So death is noticed within two intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jetspark.connection import events as ev
+from jetspark.connection.message import Msg
+from jetspark.connection.options import ConnectOptions
+from jetspark.connection.pool import PooledServer, ServerPool
+from jetspark.connection.requests import RequestInbox
+from jetspark.connection.server_errors import parse_violation
+from jetspark.connection.statistics import Statistics
+from jetspark.connection.subscription import Sink
+from jetspark.connection.transport import Link, is_auth_error, open_link
+from jetspark.connection.urls import ServerURL, discovered_url
+from jetspark.errors import (
+    AuthorizationError,
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidArgument,
+    JetsparkError,
+    MaxPayloadExceeded,
+    NoServersAvailable,
+    OutboundBufferFull,
+    PermissionViolationError,
+    RequestTimeout,
+    TLSError,
+)
+from jetspark.wire.commands import (
+    PING,
+    PONG,
+    encode_sub,
+    encode_unsub,
+    hpub_prefix,
+    pub_prefix,
+)
+from jetspark.wire.headers import Headers, encode_headers
+from jetspark.wire.info import ServerInfo
+from jetspark.wire.parser import Err, Event, Factory, Info, Messages, Ping, Pong
+
+logger = logging.getLogger("jetspark")
+
+HeadersLike = Headers | Mapping[str, str | Sequence[str]]
+
+FLUSH_AT = 65_536
+_CRLF = b"\r\n"
+_PREFIX_CACHE = 4096
+# Digits of a size with its CRLF: formatted once for each size met.
+_SIZE_LINES: dict[int, bytes] = {}
+
+
+class _Control(bytes):
+    """A command that must not survive its link."""
+
+
+class ConnectionCore:
+    """What keeps a connection alive. :class:`~jetspark.connection.client.Connection` is its public face."""
+
+    def __init__(self, options: ConnectOptions) -> None:
+        self.options = options
+        self._pool = ServerPool(
+            wait=options.reconnect_wait,
+            wait_max=options.reconnect_wait_max,
+            jitter=options.reconnect_jitter,
+            max_failures=options.max_reconnects,
+            random=random.Random(),
+        )
+        self._pool.seed(options.servers, randomize=options.randomize)
+        self._link: Link | None = None
+        self._server: PooledServer | None = None
+        self._info = ServerInfo()
+        self._loop = asyncio.get_running_loop()
+        self._sinks: dict[str, Sink] = {}
+        self._next_sid = 0
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flush_scheduled = False
+        self._prefixes: dict[str, bytes] = {}
+        self._max_payload = self._info.max_payload
+        self._pongs: deque[asyncio.Future[None] | None] = deque()
+        self._write_waiters: list[asyncio.Future[None]] = []
+        self._inbox: RequestInbox | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._ping_mark = -1
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._listener_tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._closed = False
+        self._draining = False
+        self._last_error: JetsparkError | None = None
+        self._stats = Statistics()
+        self._close_waiter: asyncio.Future[None] | None = None
+        # What the parser makes of a message, and what the message speaks through.
+        self._message_class: Factory = Msg
+        self._message_owner: Any = self
+        # domain and api_prefix of the NATS context this connection was made from.
+        self._jetstream_defaults: dict[str, Any] = {}
+
+    # Outgoing
+
+    def _pub(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        reply: str = "",
+        headers: HeadersLike | None = None,
+    ) -> None:
+        if type(payload) is not bytes:
+            payload = _to_bytes(payload)
+        size = len(payload)
+        if headers is None:
+            prefix = self._prefixes.get(subject)
+            if prefix is None:
+                prefix = self._remember_prefix(subject)
+            if reply:
+                prefix = pub_prefix(subject, reply)
+            if size > self._max_payload:
+                raise MaxPayloadExceeded(size, self._max_payload)
+            line = _SIZE_LINES.get(size) or _size_line(size)
+            self._send((prefix, line, payload, _CRLF), len(prefix) + size + 12)
+        else:
+            block = encode_headers(headers)
+            if not self._info.headers and self._link is not None:
+                raise InvalidArgument(
+                    "headers",
+                    list(headers),
+                    "the connected server does not support headers",
+                )
+            size += len(block)
+            if size > self._max_payload:
+                raise MaxPayloadExceeded(size, self._max_payload)
+            prefix = hpub_prefix(subject, reply)
+            line = b"%d %d\r\n" % (len(block), size)
+            self._send((prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
+
+    def _send(self, pieces: tuple[bytes, ...], size: int) -> None:
+        """Buffer one whole publish command."""
+        if self._link is None:
+            self._check_open()
+            if self._out_size + size > self.options.reconnect_buffer_size:
+                raise OutboundBufferFull(
+                    self._out_size + size, self.options.reconnect_buffer_size
+                )
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_out)
+        self._out += pieces
+        self._out_size += size
+        self._stats.out_msgs += 1
+
+    def _remember_prefix(self, subject: str) -> bytes:
+        prefix = pub_prefix(subject)
+        if len(self._prefixes) >= _PREFIX_CACHE:
+            self._prefixes.clear()
+        self._prefixes[subject] = prefix
+        return prefix
+
+    def _command(self, command: bytes) -> None:
+        """Buffer a command that renewing a link makes obsolete; dropped while there is no link."""
+        if self._link is None:
+            return
+        self._out.append(_Control(command))
+        self._out_size += len(command)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_out)
+
+    def _flush_out(self) -> None:
+        self._flush_scheduled = False
+        if self._out and self._link is not None:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._out_size = 0
+            self._stats.out_bytes += len(data)
+            self._link.write(data)
+
+    async def _give_way(self) -> None:
+        """Write what is buffered, let the loop read, and wait while the server is behind."""
+        self._flush_out()
+        await asyncio.sleep(0)
+        while self._link is not None and not self._link.writable:
+            waiter = self._loop.create_future()
+            self._write_waiters.append(waiter)
+            await waiter
+        self._check_open()
+
+    def _wake_writers(self) -> None:
+        waiters, self._write_waiters = self._write_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _check_open(self) -> None:
+        if self._closed or self._closing:
+            raise ConnectionClosed(
+                "the connection is closed; open a new one with jetspark.connect()"
+            )
+
+    # Sinks
+
+    def _add_sink(self, sink: Sink) -> None:
+        self._next_sid += 1
+        sink.sid = str(self._next_sid)
+        command = encode_sub(sink.subject, sink.queue, sink.sid)
+        self._sinks[sink.sid] = sink
+        if self._link is not None:
+            self._link.parser.routes[sink.sid] = (sink.factory, sink.owner)
+        self._command(command)
+
+    def _remove_sink(self, sink: Sink, *, tell_server: bool = True) -> None:
+        if self._sinks.pop(sink.sid, None) is None:
+            return
+        if self._link is not None:
+            self._link.parser.routes.pop(sink.sid, None)
+        if tell_server:
+            self._send_unsub(sink)
+
+    def _send_unsub(self, sink: Sink) -> None:
+        self._command(encode_unsub(sink.sid))
+
+    def _limit_sink(self, sink: Sink) -> None:
+        self._command(encode_unsub(sink.sid, sink.limit))
+
+    # Links
+
+    async def _connect_first(self) -> None:
+        """Try every server once. Refused credentials and bad certificates are final."""
+        reasons: list[JetsparkError] = []
+        permanent: JetsparkError | None = None
+        for server in list(self._pool.servers):
+            try:
+                await self._adopt(server)
+            except (AuthorizationError, TLSError) as error:
+                permanent = permanent or error
+            except JetsparkError as error:
+                reasons.append(error)
+            else:
+                self._emit(ev.Connected(server.url.hostport))
+                return
+        if permanent is not None:
+            raise permanent
+        raise NoServersAvailable(
+            "no server could be reached: "
+            + "; ".join(str(reason) for reason in reasons)
+        )
+
+    async def _adopt(self, server: PooledServer) -> None:
+        """Connect to the server and make its link ours."""
+        link, early = await open_link(server.url, self.options)
+        if self._closing:
+            link.abort(ConnectionClosed("closed while connecting"))
+            raise ConnectionClosed("closed while connecting")
+        self._pool.succeeded(server)
+        self._server = server
+        self._ping_mark = -1
+        link.limit_write_buffer(self.options.write_buffer_size)
+        for sid, sink in self._sinks.items():
+            link.parser.routes[sid] = (sink.factory, sink.owner)
+        renew = [self._renewal(sink) for sink in self._sinks.values()]
+        if renew:
+            link.write(b"".join(renew))
+        link.on_events = self._on_events
+        link.on_lost = self._on_lost
+        link.on_writable = self._wake_writers
+        self._link = link
+        self._ping_timer = self._loop.call_later(
+            self.options.ping_interval, self._on_ping_timer
+        )
+        self._take_info(link.info)
+        self._flush_out()
+        if early:
+            self._on_events(early)
+
+    @staticmethod
+    def _renewal(sink: Sink) -> bytes:
+        command = encode_sub(sink.subject, sink.queue, sink.sid)
+        if sink.limit:
+            command += encode_unsub(sink.sid, sink.limit - sink.received)
+        return command
+
+    def _drop_link(self) -> Link | None:
+        link, self._link = self._link, None
+        if link is None:
+            return None
+        self._stats.in_bytes += link.bytes_in
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+            self._ping_timer = None
+        # Whole publishes stay for the next link; commands bound to this link go.
+        self._out = [piece for piece in self._out if type(piece) is not _Control]
+        self._out_size = sum(map(len, self._out))
+        pongs, self._pongs = self._pongs, deque()
+        for pong in pongs:
+            if pong is not None and not pong.done():
+                pong.set_exception(
+                    ConnectionLost("connection lost before the PONG came")
+                )
+                pong.exception()  # nobody may be waiting any more
+        self._wake_writers()
+        return link
+
+    def _on_lost(self, error: JetsparkError) -> None:
+        if self._drop_link() is None:
+            return
+        server = self._server
+        assert server is not None
+        self._last_error = error
+        self._emit(ev.Disconnected(server.url.hostport, error))
+        for sink in list(self._sinks.values()):
+            sink.link_lost(error)
+        if not self.options.reconnect:
+            self._finish(error)
+            return
+        self._pool.lost(server, self._loop.time())
+        self._reconnecting = self._loop.create_task(
+            self._reconnect(), name="jetspark-reconnect"
+        )
+
+    async def _reconnect(self) -> None:
+        attempt = 0
+        last: JetsparkError = self._last_error or ConnectionLost("disconnected")
+        while True:
+            choice = self._pool.next(self._loop.time())
+            if choice is None:
+                self._reconnecting = None
+                if isinstance(last, AuthorizationError | TLSError):
+                    self._finish(last)
+                else:
+                    self._finish(
+                        NoServersAvailable(
+                            f"gave up after {attempt} attempts to reconnect; the last: {last}"
+                        )
+                    )
+                return
+            server, wait = choice
+            if wait > 0:
+                await asyncio.sleep(wait)
+            attempt += 1
+            try:
+                await self._adopt(server)
+            except ConnectionClosed:
+                return
+            except JetsparkError as error:
+                last = self._last_error = error
+                self._emit(ev.ReconnectFailed(server.url.hostport, error, attempt))
+                self._after_failure(server, error)
+                continue
+            self._reconnecting = None
+            self._stats.reconnects += 1
+            self._emit(ev.Reconnected(server.url.hostport))
+            for sink in list(self._sinks.values()):
+                sink.link_restored()
+            return
+
+    def _after_failure(self, server: PooledServer, error: JetsparkError) -> None:
+        self._pool.failed(server, self._loop.time())
+        if isinstance(error, AuthorizationError):
+            # Once may be a rotation in progress, and credentials are read again; twice is a refusal.
+            server.auth_failures += 1
+            if server.auth_failures >= 2:
+                self._pool.remove(server)
+
+    def _finish(self, error: JetsparkError | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if error is not None:
+            self._last_error = error
+        self._out.clear()
+        self._out_size = 0
+        self._wake_writers()
+        sinks, self._sinks = list(self._sinks.values()), {}
+        for sink in sinks:
+            sink.ended(error)
+        self._emit(ev.Closed(error))
+
+    # What the link reports
+
+    def _on_events(self, events: Iterable[Event]) -> None:
+        sinks = self._sinks
+        for event in events:
+            if type(event) is Messages:
+                self._stats.in_msgs += len(event.items)
+                sink = sinks.get(event.sid)
+                if sink is not None:
+                    sink.deliver(event.items, event.nbytes)
+            elif type(event) is Ping:
+                self._command(PONG)
+            elif type(event) is Pong:
+                self._on_pong()
+            elif type(event) is Info:
+                self._take_info(event.info)
+            elif type(event) is Err:
+                self._on_err(event.message)
+
+    def _on_pong(self) -> None:
+        if self._pongs:
+            pong = self._pongs.popleft()
+            if pong is not None and not pong.done():
+                pong.set_result(None)
+
+    def _on_ping_timer(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        if self._ping_mark == link.bytes_in:
+            interval = self.options.ping_interval
+            link.abort(
+                ConnectionLost(
+                    f"{link.url.hostport} is dead: nothing came for {interval:g}s after a PING"
+                )
+            )
+            return
+        self._pongs.append(None)
+        self._command(PING)
+        self._flush_out()
+        self._ping_mark = link.bytes_in
+        self._ping_timer = self._loop.call_later(
+            self.options.ping_interval, self._on_ping_timer
+        )
+
+    def _take_info(self, info: ServerInfo) -> None:
+        first_lame = info.ldm and not self._info.ldm
+        self._info = info
+        self._max_payload = info.max_payload
+        link = self._link
+        if link is None:
+            return
+        announced = info.ws_connect_urls if link.url.is_websocket else info.connect_urls
+        if announced and not self.options.ignore_discovered:
+            # A hostile or broken server must not fill the pool.
+            urls = _discovered(announced[:1000], link.url)
+            fresh = self._pool.add_discovered(urls)
+            if fresh:
+                self._emit(ev.ServersDiscovered(tuple(url.hostport for url in fresh)))
+        if first_lame:
+            self._emit(ev.LameDuck(link.url.hostport))
+
+    def _on_err(self, message: str) -> None:
+        violation = parse_violation(message)
+        if violation is not None:
+            operation, subject, queue = violation
+            error = PermissionViolationError(operation, subject, message)
+            self._last_error = error
+            self._emit(ev.PermissionViolation(operation, subject, message))
+            if operation == "publish":
+                if self._inbox is not None:
+                    self._inbox.fail(subject, error)
+            else:
+                for sink in list(self._sinks.values()):
+                    if sink.subject == subject and (
+                        queue is None or sink.queue == queue
+                    ):
+                        self._remove_sink(sink, tell_server=False)
+                        sink.ended(error)
+        elif is_auth_error(message):
+            self._last_error = AuthorizationError(
+                f"the server ended the session: {message}"
+            )
+            self._emit(ev.AuthExpired(message))
+        else:
+            self._last_error = ConnectionLost(f"server error: {message}")
+            self._emit(ev.ServerError(message))
+
+    def _emit(self, event: ev.Event) -> None:
+        logger.log(
+            logging.INFO if ev.is_informational(event) else logging.WARNING, "%s", event
+        )
+        listener = self.options.listener
+        if listener is None:
+            return
+        try:
+            result = listener(event)
+        except Exception:
+            logger.exception("the listener raised on %s", type(event).__name__)
+            return
+        if result is not None and inspect.isawaitable(result):
+            task = asyncio.ensure_future(self._await_listener(result))
+            self._listener_tasks.add(task)
+            task.add_done_callback(self._listener_tasks.discard)
+
+    async def _await_listener(self, result: Any) -> None:
+        try:
+            await result
+        except Exception:
+            logger.exception("the listener raised")
+
+    async def _wait_connected(self, seconds: float) -> None:
+        task = self._reconnecting
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
+        self._check_open()
+        if self._link is None:
+            raise RequestTimeout(f"still disconnected after {seconds:g}s")
+
+
+def _discovered(entries: Iterable[str], like: ServerURL) -> list[ServerURL]:
+    found = []
+    for entry in entries:
+        try:
+            found.append(discovered_url(entry, like))
+        except InvalidArgument:
+            logger.warning(
+                "the server announced an address that can't be read: %.100r", entry
+            )
+    return found
+
+
+def _size_line(size: int) -> bytes:
+    line = b"%d\r\n" % size
+    if len(_SIZE_LINES) < 65_536:
+        _SIZE_LINES[size] = line
+    return line
+
+
+def _to_bytes(payload: object) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        # A copy: the caller may change a mutable buffer before it is written.
+        return bytes(payload)
+    raise InvalidArgument(
+        "payload",
+        type(payload).__name__,
+        "must be bytes; encode text first, as in text.encode()",
+    )

@@ -1,0 +1,68 @@
+"""A received core NATS message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jetspark.errors import InvalidArgument
+from jetspark.wire.headers import Headers, decode_headers, decode_status
+
+if TYPE_CHECKING:
+    from jetspark.connection.client import Connection
+
+
+class Msg(msgspec.Struct, eq=False, gc=False):
+    """A message. Made by the parser, so its fields are in the order of the parser's factory.
+
+    ``gc=False``: millions of them live and die by reference count alone; none can be part of a cycle that
+    outlives its subscription, because a closing subscription lets go of its buffer.
+    """
+
+    subject: str
+    reply: str
+    data: bytes
+    _header: bytes | None
+    _owner: Any
+    _headers: Headers | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """The headers, parsed at first use; empty (and falsy) when there are none."""
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = (
+                decode_headers(self._header) if self._header else Headers()
+            )
+        return headers
+
+    @property
+    def status(self) -> tuple[int, str] | None:
+        """Code and description when this is a status of the server instead of somebody's message."""
+        return decode_status(self._header) if self._header else None
+
+    @property
+    def _client(self) -> Connection:
+        client: Connection = self._owner
+        return client
+
+    async def respond(
+        self,
+        data: bytes = b"",
+        *,
+        headers: Headers | Mapping[str, str | Sequence[str]] | None = None,
+    ) -> None:
+        """Publish an answer to this message's reply subject."""
+        if not self.reply:
+            raise InvalidArgument(
+                "reply", self.reply, "this message has no reply subject to respond to"
+            )
+        await self._client.publish(self.reply, data, headers=headers)
+
+    def __repr__(self) -> str:
+        reply = f", reply={self.reply!r}" if self.reply else ""
+        headers = f", headers={self.headers.items()!r}" if self._header else ""
+        data = self.data if len(self.data) <= 64 else self.data[:64] + b"..."
+        return f"{type(self).__name__}(subject={self.subject!r}{reply}, data={data!r}{headers})"

@@ -1,0 +1,166 @@
+"""The options of a connection, checked before anything is opened."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jetspark._secret import Secret
+from jetspark.connection.auth import Authenticator, build_authenticator
+from jetspark.connection.events import Event
+from jetspark.connection.tls import build_ssl_context
+from jetspark.connection.urls import ServerURL
+from jetspark.errors import InvalidArgument
+from jetspark.wire.info import ServerInfo
+from jetspark.wire.subjects import validate_subject
+
+Listener = Callable[[Event], "Awaitable[None] | None"]
+
+MIB = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """See :func:`jetspark.connect`, which documents every option."""
+
+    servers: tuple[ServerURL, ...]
+    name: str | None = None
+    authenticator: Authenticator | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | bool | None = None
+    tls_hostname: str | None = None
+    tls_handshake_first: bool = False
+    tls_context: ssl.SSLContext | None = field(default=None, repr=False)
+    inbox_prefix: str = "_INBOX"
+    connect_timeout: float = 2.0
+    ping_interval: float = 20.0
+    reconnect: bool = True
+    max_reconnects: int | None = None
+    reconnect_wait: float = 0.05
+    reconnect_wait_max: float = 2.0
+    reconnect_jitter: float = 0.5
+    reconnect_buffer_size: int = 8 * MIB
+    write_buffer_size: int = MIB
+    randomize: bool = True
+    ignore_discovered: bool = False
+    echo: bool = True
+    drain_timeout: float = 30.0
+    request_timeout: float = 5.0
+    listener: Listener | None = field(default=None, repr=False)
+    ws_headers: Mapping[str, str | Secret] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "connect_timeout",
+            "ping_interval",
+            "reconnect_wait",
+            "reconnect_wait_max",
+            "drain_timeout",
+        ):
+            _positive(name, getattr(self, name))
+        _positive("request_timeout", self.request_timeout)
+        if self.reconnect_wait_max < self.reconnect_wait:
+            raise InvalidArgument(
+                "reconnect_wait_max",
+                self.reconnect_wait_max,
+                f"must not be below reconnect_wait={self.reconnect_wait}",
+            )
+        if (
+            not isinstance(self.reconnect_jitter, int | float)
+            or not 0 <= self.reconnect_jitter <= 1
+        ):
+            raise InvalidArgument(
+                "reconnect_jitter",
+                self.reconnect_jitter,
+                "must be a fraction from 0 to 1",
+            )
+        if self.max_reconnects is not None and (
+            not isinstance(self.max_reconnects, int) or self.max_reconnects < 0
+        ):
+            raise InvalidArgument(
+                "max_reconnects",
+                self.max_reconnects,
+                "must be None (never give up), 0 or more",
+            )
+        if (
+            not isinstance(self.reconnect_buffer_size, int)
+            or self.reconnect_buffer_size < 0
+        ):
+            raise InvalidArgument(
+                "reconnect_buffer_size",
+                self.reconnect_buffer_size,
+                "must be 0 (refuse) or more bytes",
+            )
+        if not isinstance(self.write_buffer_size, int) or self.write_buffer_size < 1:
+            raise InvalidArgument(
+                "write_buffer_size", self.write_buffer_size, "must be at least 1 byte"
+            )
+        validate_subject(self.inbox_prefix, field="inbox_prefix")
+        if self.listener is not None and not callable(self.listener):
+            raise InvalidArgument(
+                "listener", self.listener, "must be a function that takes an event"
+            )
+        if self.tls is False and any(url.needs_tls for url in self.servers):
+            raise InvalidArgument(
+                "tls", False, "contradicts a tls:// or wss:// URL; drop one of them"
+            )
+        if self.tls is False and self.tls_handshake_first:
+            raise InvalidArgument(
+                "tls", False, "contradicts tls_handshake_first=True; drop one of them"
+            )
+        kinds = {url.is_websocket for url in self.servers}
+        if len(kinds) > 1:
+            raise InvalidArgument(
+                "servers",
+                [str(url) for url in self.servers],
+                "must be all WebSocket (ws, wss) or none; servers announced by a cluster are of one kind",
+            )
+
+    def wants_tls(self, url: ServerURL) -> bool:
+        """Whether the client side demands TLS: by URL, or because a TLS option was given."""
+        return url.needs_tls or self.tls_context is not None or self.tls_handshake_first
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """The configured context, or one that verifies against the system's authorities."""
+        if self.tls_context is not None:
+            return self.tls_context
+        context = build_ssl_context(True)
+        assert context is not None
+        return context
+
+    def connect_fields(
+        self, url: ServerURL, info: ServerInfo, version: str
+    ) -> dict[str, Any]:
+        """The JSON of CONNECT; it holds secrets, so it goes from here to the socket and nowhere else."""
+        fields: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": self.wants_tls(url),
+            "lang": "python-jetspark",
+            "version": version,
+            "protocol": 1,
+            "echo": self.echo,
+            "headers": info.headers,
+            "no_responders": info.headers,
+        }
+        if self.name:
+            fields["name"] = self.name
+        authenticator = self.authenticator
+        if authenticator is None and url.has_credentials:
+            # Credentials in a URL are for that server; options are for all and win.
+            authenticator = build_authenticator(
+                user=url.user, password=url.password, token=url.token
+            )
+        if authenticator is not None:
+            fields.update(authenticator.connect_fields(info.nonce))
+        return fields
+
+
+def _positive(name: str, value: object) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
+        raise InvalidArgument(name, value, "must be a positive number of seconds")

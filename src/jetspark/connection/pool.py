@@ -1,0 +1,98 @@
+"""Which server to try next, and how long to wait before it. Sans-IO: time and chance are arguments.
+
+The pool holds the seed servers in random order (unless ``randomize=False``) and what the cluster
+announced. Each server remembers its consecutive failures; the wait before it is tried again doubles from
+``wait`` to ``wait_max`` and is spread by ``jitter``, so that the clients of a restarted server do not come
+back in one instant. Another server that has not failed is tried at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from jetspark.connection.urls import ServerURL
+
+
+@dataclass(slots=True)
+class PooledServer:
+    """A server and its record."""
+
+    url: ServerURL
+    discovered: bool = False
+    failures: int = 0
+    auth_failures: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class ServerPool:
+    """The servers of a connection. ``max_failures`` None: never give one up."""
+
+    wait: float
+    wait_max: float
+    jitter: float
+    max_failures: int | None
+    random: Random
+    servers: list[PooledServer] = field(default_factory=list)
+
+    def seed(self, urls: Iterable[ServerURL], *, randomize: bool) -> None:
+        """Fill the pool with the seed servers."""
+        self.servers = [PooledServer(url) for url in urls]
+        if randomize:
+            self.random.shuffle(self.servers)
+
+    def add_discovered(self, urls: Iterable[ServerURL]) -> list[ServerURL]:
+        """Take in announced servers; those that are new. Announced ones that vanished are dropped."""
+        announced = list(dict.fromkeys(urls))
+        names = {url.hostport for url in announced}
+        known = {server.url.hostport for server in self.servers}
+        fresh = [url for url in announced if url.hostport not in known]
+        self.servers = [
+            s for s in self.servers if not s.discovered or s.url.hostport in names
+        ]
+        for url in fresh:
+            # Anywhere but the front: the head of the list is where the rotation stands.
+            place = self.random.randint(min(1, len(self.servers)), len(self.servers))
+            self.servers.insert(place, PooledServer(url, discovered=True))
+        return fresh
+
+    def next(self, now: float) -> tuple[PooledServer, float] | None:
+        """The server to try and the seconds to wait first; None when every server was given up."""
+        if not self.servers:
+            return None
+        # The one that may be tried soonest; the order of the list decides between equals.
+        server = min(self.servers, key=lambda candidate: max(candidate.not_before, now))
+        return server, max(0.0, server.not_before - now)
+
+    def lost(self, server: PooledServer, now: float) -> None:
+        """An established connection broke: others first, and a little random pause for this one."""
+        self._rotate(server)
+        server.not_before = now + self.random.uniform(0, self.wait * (1 + self.jitter))
+
+    def failed(self, server: PooledServer, now: float) -> None:
+        """An attempt failed: back off, and give the server up past ``max_failures``."""
+        server.failures += 1
+        if self.max_failures is not None and server.failures > self.max_failures:
+            self.remove(server)
+            return
+        self._rotate(server)
+        base = min(self.wait_max, self.wait * float(2 ** min(server.failures - 1, 30)))
+        server.not_before = now + base * (
+            1 + self.random.uniform(-self.jitter, self.jitter)
+        )
+
+    def succeeded(self, server: PooledServer) -> None:
+        """Connected: the record is clean again."""
+        server.failures = server.auth_failures = 0
+        server.not_before = 0.0
+
+    def remove(self, server: PooledServer) -> None:
+        """Give a server up for good."""
+        self.servers = [other for other in self.servers if other is not server]
+
+    def _rotate(self, server: PooledServer) -> None:
+        if any(other is server for other in self.servers):
+            self.remove(server)
+            self.servers.append(server)

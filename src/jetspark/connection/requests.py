@@ -1,0 +1,118 @@
+"""Requests over one shared inbox: one wildcard subscription, answers matched by the last token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from jetspark.connection.message import Msg
+from jetspark.connection.nuid import next_nuid
+from jetspark.connection.subscription import Sink
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    JetsparkError,
+    NoRespondersError,
+    RequestTimeout,
+)
+
+if TYPE_CHECKING:
+    from jetspark.connection.client import Connection
+
+NO_RESPONDERS = b"NATS/1.0 503"
+
+
+def is_no_responders(message: Msg) -> bool:
+    """Whether the message is the server's word that nobody listens."""
+    header = message._header
+    return header is not None and not message.data and header.startswith(NO_RESPONDERS)
+
+
+class _Pending:
+    """A request on its way."""
+
+    __slots__ = ("future", "subject", "timer")
+
+    def __init__(
+        self, future: asyncio.Future[Msg], subject: str, timer: asyncio.TimerHandle
+    ) -> None:
+        self.future = future
+        self.subject = subject
+        self.timer = timer
+
+
+class RequestInbox(Sink):
+    """The multiplexed inbox of a connection."""
+
+    def __init__(self, client: Connection, prefix: str) -> None:
+        self._base = f"{prefix}.{next_nuid()}."
+        super().__init__(client, self._base + "*")
+        self._cut = len(self._base)
+        self._serial = 0
+        self._pending: dict[str, _Pending] = {}
+
+    async def request(
+        self, subject: str, payload: bytes, headers: Any, timeout: float
+    ) -> Msg:
+        """Publish with our inbox as reply and wait for the first answer."""
+        loop = asyncio.get_running_loop()
+        self._serial += 1
+        token = format(self._serial, "x")
+        future: asyncio.Future[Msg] = loop.create_future()
+        self.client._pub(subject, payload, self._base + token, headers)
+        timer = loop.call_later(timeout, self._expire, token, timeout)
+        self._pending[token] = _Pending(future, subject, timer)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            self._pending.pop(token, None)
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        for message in items:
+            pending = self._pending.pop(message.subject[self._cut :], None)
+            # None: timed out, cancelled, or a second answer to one request.
+            if pending is None or pending.future.done():
+                continue
+            if message._header is not None and is_no_responders(message):
+                pending.future.set_exception(NoRespondersError(pending.subject))
+            else:
+                pending.future.set_result(message)
+
+    def link_lost(self, error: JetsparkError) -> None:
+        self._fail_all(
+            lambda subject: ConnectionLost(
+                f"connection lost while waiting for the answer to {subject!r}: {error}"
+            )
+        )
+
+    def ended(self, error: JetsparkError | None) -> None:
+        self._fail_all(
+            lambda subject: (
+                error
+                or ConnectionClosed(
+                    f"closed while waiting for the answer to {subject!r}"
+                )
+            )
+        )
+
+    def fail(self, subject: str, error: JetsparkError) -> None:
+        """The server refused publishes to ``subject``: its requests can't be answered."""
+        for pending in list(self._pending.values()):
+            if pending.subject == subject and not pending.future.done():
+                pending.future.set_exception(error)
+
+    def _expire(self, token: str, timeout: float) -> None:
+        pending = self._pending.pop(token, None)
+        if pending is not None and not pending.future.done():
+            pending.future.set_exception(
+                RequestTimeout(
+                    f"no answer to {pending.subject!r} within {timeout:g}s; the responder is slow or gone"
+                )
+            )
+
+    def _fail_all(self, make: Any) -> None:
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            if not one.future.done():
+                one.future.set_exception(make(one.subject))

@@ -1,0 +1,381 @@
+"""Subscriptions: what receives a run of messages from the parser and hands them to user code.
+
+A :class:`Sink` is the connection's side of a subscription. The connection calls ``deliver`` once for each
+run of messages in a received chunk, never once a message; :class:`Subscription` turns that into an async
+iterator or callbacks. A waiting reader is woken once a run.
+
+Pending limits bound the memory of a reader that is slower than its publishers. Past them the *newest*
+messages are dropped (what is already buffered stays in order and without holes), the drop is counted and a
+:class:`~jetspark.connection.events.SlowConsumer` event tells of it once an episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from jetspark.connection.events import CallbackFailed, SlowConsumer
+from jetspark.connection.message import Msg
+from jetspark.errors import (
+    ConnectionClosed,
+    DrainTimeout,
+    InvalidArgument,
+    JetsparkError,
+    PermissionViolationError,
+    RequestTimeout,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jetspark.connection.client import Connection
+    from jetspark.wire.parser import Factory
+
+Callback = Callable[[Msg], "Awaitable[None] | None"]
+
+DEFAULT_PENDING_MESSAGES = 524_288
+DEFAULT_PENDING_BYTES = 128 * 1_048_576
+
+# How many callbacks run before the event loop gets a turn to read, write and answer PINGs.
+_CALLBACKS_A_TURN = 512
+
+
+class Sink:
+    """One server-side subscription. Subclasses say what happens to its messages."""
+
+    def __init__(self, client: Connection, subject: str, queue: str = "") -> None:
+        self.client = client
+        self.subject = subject
+        self.queue = queue
+        self.sid = ""
+        self.received = 0
+        self.limit = 0  # stop after so many messages in all; 0: never
+        # The blocking facade replaces both on its connection, so that the parser makes its messages.
+        self.factory: Factory = client._message_class
+        self.owner: Any = client._message_owner
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        """A run of messages arrived. Called by the event loop; must not block."""
+        raise NotImplementedError
+
+    def link_lost(self, error: JetsparkError) -> None:
+        """The connection broke; it will be renewed."""
+
+    def link_restored(self) -> None:
+        """The connection is back and this subscription was renewed on it."""
+
+    def ended(self, error: JetsparkError | None) -> None:
+        """No message will ever come again: closed, or refused by the server."""
+
+
+class Subscription(Sink):
+    """A core NATS subscription. Iterate it, call ``next``, or give it a callback; close it when done.
+
+    ``async with`` unsubscribes at the end. Iteration ends when the subscription was drained, has reached
+    its limit, or its connection was closed by you; it raises when the connection was lost for good or the
+    server refused the subscription.
+    """
+
+    def __init__(
+        self,
+        client: Connection,
+        subject: str,
+        queue: str,
+        callback: Callback | None,
+        max_messages: int,
+        pending_messages_limit: int,
+        pending_bytes_limit: int,
+    ) -> None:
+        super().__init__(client, subject, queue)
+        for name, value in (
+            ("max_messages", max_messages),
+            ("pending_messages_limit", pending_messages_limit),
+            ("pending_bytes_limit", pending_bytes_limit),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise InvalidArgument(
+                    name, value, "must be 0 (no limit) or a positive integer"
+                )
+        if callback is not None and not callable(callback):
+            raise InvalidArgument(
+                "callback", callback, "must be a function that takes a message"
+            )
+        self.limit = max_messages
+        self._messages_limit = pending_messages_limit
+        self._bytes_limit = pending_bytes_limit
+        self._callback = callback
+        self._pending: deque[Msg] = deque()
+        # (accepted in all up to the end of the run, bytes of the run): bytes are settled run by run.
+        self._runs: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+        self._accepted = 0
+        self._dropped = 0
+        self._dropping = False
+        self._closed = False
+        self._error: JetsparkError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._runner: asyncio.Task[None] | None = None
+        if callback is not None:
+            self._runner = asyncio.get_running_loop().create_task(
+                self._run_callback(callback), name=f"jetspark-subscription-{subject}"
+            )
+
+    # What the user sees
+
+    @property
+    def pending_messages(self) -> int:
+        """Messages received and not yet taken by user code."""
+        return len(self._pending)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the pending messages as they came on the wire, settled in whole runs."""
+        self._settle()
+        return self._bytes
+
+    @property
+    def delivered(self) -> int:
+        """Messages handed to user code so far."""
+        return self._accepted - len(self._pending)
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped because the pending limits were reached."""
+        return self._dropped
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further message will arrive. Buffered ones may still be there."""
+        return self._closed
+
+    def __aiter__(self) -> Subscription:
+        self._refuse_callback()
+        return self
+
+    async def __anext__(self) -> Msg:
+        pending = self._pending
+        while not pending:
+            if self._closed:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._wait()
+        return pending.popleft()
+
+    async def next(self, timeout: float | None = None) -> Msg:
+        """The next message, waiting at most ``timeout`` seconds (default: ``request_timeout``).
+
+        Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
+        more. Cancelling it loses no message.
+        """
+        self._refuse_callback()
+        seconds = self.client.options.request_timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise ConnectionClosed(
+                f"the subscription to {self.subject!r} is closed"
+            ) from None
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no message on {self.subject!r} within {seconds:g}s"
+            ) from None
+
+    async def _take(self) -> list[Msg]:
+        """Everything pending at once, waiting for the first; empty when the subscription has ended.
+
+        The blocking facade's way out: one hop between threads for a whole batch.
+        """
+        while not self._pending:
+            if self._closed:
+                if self._error is not None:
+                    raise self._error
+                return []
+            await self._wait()
+        batch = list(self._pending)
+        self._pending.clear()
+        return batch
+
+    async def unsubscribe(self, limit: int = 0) -> None:
+        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise InvalidArgument(
+                "limit", limit, "must be 0 (now) or a positive integer"
+            )
+        if self._closed:
+            return
+        if limit > self.received:
+            self.limit = limit
+            self.client._limit_sink(self)
+            return
+        self.client._remove_sink(self)
+        self._pending.clear()
+        self.ended(None)
+        if self._runner is not None and self._runner is not asyncio.current_task():
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+
+    async def drain(self) -> None:
+        """Stop receiving, but let user code have everything that has arrived.
+
+        Returns once the server has confirmed; with a callback, once the callback has seen every message
+        (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
+        """
+        if self._closed:
+            return
+        client = self.client
+        client._send_unsub(self)
+        try:
+            # The PONG comes after every message the server had sent for us.
+            await client.flush()
+        finally:
+            client._remove_sink(self, tell_server=False)
+            self.ended(None)
+        runner = self._runner
+        if runner is not None and runner is not asyncio.current_task():
+            _, unfinished = await asyncio.wait(
+                [runner], timeout=client.options.drain_timeout
+            )
+            if unfinished:
+                runner.cancel()
+                raise DrainTimeout(
+                    f"callback of {self.subject!r} left {len(self._pending)} messages "
+                    f"after drain_timeout={client.options.drain_timeout:g}s"
+                )
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.unsubscribe()
+
+    def __repr__(self) -> str:
+        queue = f", queue={self.queue!r}" if self.queue else ""
+        state = "closed" if self._closed else "open"
+        return f"Subscription({self.subject!r}{queue}, {state}, pending={len(self._pending)})"
+
+    # What the connection calls
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        self.received += len(items)
+        if (
+            self._messages_limit
+            and len(self._pending) + len(items) > self._messages_limit
+        ) or (self._bytes_limit and self._bytes + nbytes > self._bytes_limit):
+            items, nbytes = self._fit(items, nbytes)
+        elif self._dropping:
+            self._dropping = False
+        if items:
+            self._pending.extend(items)
+            self._accepted += len(items)
+            self._bytes += nbytes
+            self._runs.append((self._accepted, nbytes))
+            if len(self._runs) > 64:
+                self._settle()
+            if self._waiters:
+                self._wake()
+        if self.limit and self.received >= self.limit:
+            # The server has ended it by itself after the UNSUB with this limit.
+            self.client._remove_sink(self, tell_server=False)
+            self.ended(None)
+
+    def ended(self, error: JetsparkError | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._error = error
+        self._wake()
+
+    def refuse(self, error: PermissionViolationError) -> None:
+        """The server does not permit this subscription."""
+        self.client._remove_sink(self, tell_server=False)
+        self.ended(error)
+
+    # Internals
+
+    def _refuse_callback(self) -> None:
+        if self._callback is not None:
+            raise InvalidArgument(
+                "callback",
+                self._callback,
+                f"the subscription to {self.subject!r} has a callback; it can't be iterated",
+            )
+
+    def _fit(self, items: list[Msg], nbytes: int) -> tuple[list[Msg], int]:
+        self._settle()
+        keep = len(items)
+        if self._messages_limit:
+            keep = min(keep, self._messages_limit - len(self._pending))
+        if self._bytes_limit:
+            room = self._bytes_limit - self._bytes
+            keep = min(keep, max(0, room) * len(items) // max(1, nbytes))
+        keep = max(0, keep)
+        lost = len(items) - keep
+        if lost:
+            self._dropped += lost
+            if not self._dropping:
+                self._dropping = True
+                self.client._emit(
+                    SlowConsumer(
+                        self.subject,
+                        self.sid,
+                        self._dropped,
+                        len(self._pending),
+                        self._bytes,
+                    )
+                )
+        return items[:keep], nbytes * keep // max(1, len(items))
+
+    def _settle(self) -> None:
+        taken = self._accepted - len(self._pending)
+        runs = self._runs
+        while runs and runs[0][0] <= taken:
+            self._bytes -= runs.popleft()[1]
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            # Cancelled before it was woken: nobody else must try to wake it.
+            if not waiter.done() or waiter.cancelled():
+                with contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _run_callback(self, callback: Callback) -> None:
+        pending = self._pending
+        while True:
+            for _ in range(min(len(pending), _CALLBACKS_A_TURN)):
+                if not pending:
+                    break  # unsubscribed by its own callback
+                message = pending.popleft()
+                try:
+                    result = callback(message)
+                    if result is not None and inspect.isawaitable(result):
+                        await result
+                except Exception as error:
+                    self.client._emit(CallbackFailed(self.subject, error))
+            if pending:
+                await asyncio.sleep(0)
+            elif self._closed:
+                return
+            else:
+                await self._wait()

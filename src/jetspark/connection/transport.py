@@ -1,0 +1,324 @@
+"""A byte stream to one server: TCP, TLS or WebSocket, and the handshake on it.
+
+This is the only module that meets ``OSError`` and ``ssl.SSLError``; it turns them into ours, so nothing
+above has to know them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from jetspark.connection.options import ConnectOptions
+from jetspark.connection.tls import translate_ssl_error
+from jetspark.connection.urls import ServerURL
+from jetspark.connection.websocket import WebSocketCodec
+from jetspark.errors import (
+    AuthorizationError,
+    ConnectionLost,
+    JetsparkError,
+    ProtocolError,
+    TLSError,
+)
+from jetspark.wire.commands import PING, encode_connect
+from jetspark.wire.info import ServerInfo
+from jetspark.wire.parser import Err, Event, Info, Parser, Ping, Pong
+
+CLIENT_VERSION = "0.1.0"
+
+
+class Link(asyncio.Protocol):
+    """One connection to one server, from connect to loss. Never reused."""
+
+    def __init__(self, url: ServerURL) -> None:
+        self.url = url
+        self.info = ServerInfo()
+        self.parser = Parser()
+        self.bytes_in = 0
+        self.writable = True
+        # The client replaces these once the handshake is through.
+        self.on_events: Callable[[list[Event]], None] = self._queue_events
+        self.on_lost: Callable[[JetsparkError], None] = self._wake_waiter
+        self.on_writable: Callable[[], None] = lambda: None
+        self._early: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._codec: WebSocketCodec | None = None
+        self._error: JetsparkError | None = None
+        self._lost = False
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        try:
+            if self._codec is not None:
+                data = self._codec.receive(data)
+                self._raw_write(self._codec.outgoing())
+            events = self.parser.feed(data)
+        except JetsparkError as error:
+            self.abort(error)
+            return
+        if events:
+            self.on_events(events)
+        if self.parser.error is not None:
+            self.abort(self.parser.error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._error is None and exc is not None:
+            self._error = translate_error(exc, self.url)
+        if self._codec is not None:
+            try:
+                self._codec.eof()
+            except JetsparkError as error:
+                self._error = self._error or error
+        self._report_lost()
+
+    # Everything else
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport; a link that is gone swallows them."""
+        if self._codec is not None:
+            if self._codec.closed:
+                return
+            data = self._codec.send(data)
+        self._raw_write(data)
+
+    def limit_write_buffer(self, high: int) -> None:
+        """From how many unsent bytes on publishers have to wait."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high)
+
+    def abort(self, error: JetsparkError) -> None:
+        """Drop the connection at once because of ``error``."""
+        if self._error is None:
+            self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+        self._report_lost()
+
+    async def close(self, grace: float) -> None:
+        """Send what is buffered, then close; cut off after ``grace`` seconds."""
+        if self._transport is None:
+            return
+        if self._codec is not None:
+            self._raw_write(self._codec.close())
+        self._transport.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._closed), grace)
+        except TimeoutError:
+            self._transport.abort()
+            await self._closed
+
+    def _raw_write(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _report_lost(self) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self.on_lost(
+            self._error or ConnectionLost(f"{self.url.hostport} closed the connection")
+        )
+
+    # Handshake
+
+    def _queue_events(self, events: list[Event]) -> None:
+        self._early.extend(events)
+        self._wake()
+
+    def _wake_waiter(self, error: JetsparkError) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _next_event(self) -> Event:
+        while not self._early:
+            if self._lost:
+                raise self._error or ConnectionLost(
+                    f"{self.url.hostport} closed the connection during the handshake"
+                )
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._early.pop(0)
+
+    async def _read_info(self) -> ServerInfo:
+        event = await self._next_event()
+        if isinstance(event, Err):
+            raise error_from_err(event.message, self.url)
+        if not isinstance(event, Info):
+            raise ProtocolError(
+                f"{self.url.hostport} sent {type(event).__name__} instead of INFO; is it a NATS server?"
+            )
+        return event.info
+
+    async def _start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
+        assert self._transport is not None
+        loop = asyncio.get_running_loop()
+        transport = await loop.start_tls(
+            self._transport, self, context, server_hostname=hostname
+        )
+        if transport is None:
+            raise ConnectionLost(
+                f"{self.url.hostport} closed the connection during the TLS handshake"
+            )
+        self._transport = transport
+
+    async def handshake(self, options: ConnectOptions) -> list[Event]:
+        """INFO, TLS, CONNECT, PING, PONG. Events that came after the PONG are returned."""
+        if self._codec is not None:
+            self._raw_write(self._codec.handshake())
+        self.info = await self._read_info()
+        over_tls = self.url.scheme == "wss" or options.tls_handshake_first
+        wants_tls = options.wants_tls(self.url)
+        if wants_tls and not over_tls:
+            # Nothing of ours, above all no CONNECT with credentials, leaves before TLS is up.
+            if not (self.info.tls_required or self.info.tls_available):
+                raise TLSError(
+                    f"{self.url.hostport} offers no TLS but the client demands it: "
+                    "enable tls in the server, or use a nats:// URL without tls options"
+                )
+            await self._start_tls(
+                options.ssl_context(), options.tls_hostname or self.url.host
+            )
+        elif self.info.tls_required and not over_tls and not self.url.is_websocket:
+            if options.tls is False:
+                raise TLSError(
+                    f"{self.url.hostport} requires TLS but tls=False forbids it"
+                )
+            await self._start_tls(
+                options.ssl_context(), options.tls_hostname or self.url.host
+            )
+        self.write(
+            encode_connect(options.connect_fields(self.url, self.info, CLIENT_VERSION))
+            + PING
+        )
+        while True:
+            event = await self._next_event()
+            match event:
+                case Pong():
+                    early, self._early = self._early, []
+                    return early
+                case Err():
+                    raise error_from_err(event.message, self.url)
+                case Info():
+                    self.info = event.info
+                case Ping():
+                    self.write(b"PONG\r\n")
+                case _:
+                    pass
+
+
+async def open_link(
+    url: ServerURL, options: ConnectOptions
+) -> tuple[Link, list[Event]]:
+    """Connect to one server and shake hands, within ``connect_timeout``; a typed error otherwise."""
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(options.connect_timeout):
+            loop = asyncio.get_running_loop()
+            tls: dict[str, Any] = {}
+            if url.scheme == "wss" or (
+                options.tls_handshake_first and not url.is_websocket
+            ):
+                tls = {
+                    "ssl": options.ssl_context(),
+                    "server_hostname": options.tls_hostname or url.host,
+                }
+            link = Link(url)
+            if url.is_websocket:
+                link._codec = WebSocketCodec(url, options.ws_headers)
+            made = link
+            await loop.create_connection(lambda: made, url.host, url.port, **tls)
+            _tune_socket(link)
+            return link, await link.handshake(options)
+    except BaseException as error:
+        if link is not None:
+            link.on_lost = lambda lost: None
+            link.abort(ConnectionLost("handshake abandoned"))
+        if isinstance(error, TimeoutError):
+            raise ConnectionLost(
+                f"{url.hostport} did not complete the handshake within connect_timeout={options.connect_timeout:g}s"
+            ) from None
+        if isinstance(error, OSError | ssl.SSLError | EOFError):
+            raise translate_error(error, url) from None
+        raise
+
+
+def _tune_socket(link: Link) -> None:
+    sock = (
+        link._transport.get_extra_info("socket")
+        if link._transport is not None
+        else None
+    )
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def translate_error(error: BaseException, url: ServerURL) -> JetsparkError:
+    """An exception of the standard library as one of ours."""
+    if isinstance(error, JetsparkError):
+        return error
+    if isinstance(error, ssl.SSLError | ssl.CertificateError):
+        return translate_ssl_error(error, url.host)
+    if isinstance(error, socket.gaierror):
+        return ConnectionLost(
+            f"{url.hostport}: host name not found ({error.strerror or error})"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionLost(
+            f"{url.hostport}: connection refused; no server listens there"
+        )
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ConnectionLost(f"{url.hostport}: {reason}")
+
+
+_AUTH_WORDS = (
+    "authorization violation",
+    "authentication timeout",
+    "authentication expired",
+    "authentication revoked",
+)
+
+
+def is_auth_error(message: str) -> bool:
+    """Whether an ``-ERR`` text is about credentials."""
+    folded = message.casefold()
+    return any(word in folded for word in _AUTH_WORDS)
+
+
+def error_from_err(message: str, url: ServerURL) -> JetsparkError:
+    """The error for an ``-ERR`` that ended a handshake."""
+    if is_auth_error(message):
+        return AuthorizationError(
+            f"{url.hostport} refused the credentials: {message}; check user, token, nkey or creds"
+        )
+    return ConnectionLost(f"{url.hostport} refused the connection: {message}")

@@ -1,0 +1,119 @@
+"""Every error that jetspark raises outside the JetStream API, named by whose fault it is.
+
+All derive from :class:`JetsparkError` and survive a round trip through pickle, because Spark ships
+exceptions from executors to the driver. Where a builtin class says the same thing (``ValueError``,
+``TimeoutError``), ours derives from it too, so ``except TimeoutError`` works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _rebuild(
+    cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class JetsparkError(Exception):
+    """Root of all errors of this library."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default replays __init__ with .args, which breaks for every subclass with its own signature.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+class InvalidArgument(JetsparkError, ValueError):
+    """You passed a value that can't work; nothing was sent. The text names field, value and rule."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field}={value!r}: {rule}")
+        self.field = field
+        self.value = value
+        self.rule = rule
+
+
+class ProtocolError(JetsparkError):
+    """The other side sent bytes outside the NATS protocol or its limits. The connection is dropped."""
+
+
+class ConnectionClosed(JetsparkError):
+    """The connection was closed by you (``close``, ``drain``) or for good; open a new one."""
+
+
+class ConnectionLost(JetsparkError):
+    """The connection broke while the operation was in flight.
+
+    Whether the server acted on it is unknown: retry what is idempotent. The connection itself reconnects.
+    """
+
+
+class NoServersAvailable(ConnectionLost):
+    """None of the servers could be reached. The text lists each server with its own reason."""
+
+
+class AuthorizationError(JetsparkError):
+    """The server refused the credentials, or they can't be read. Retrying will not help; fix them."""
+
+
+class TLSError(JetsparkError):
+    """TLS could not be established: bad certificate, wrong host name, or a server that offers no TLS."""
+
+
+class RequestTimeout(JetsparkError, TimeoutError):
+    """No answer came in time. Somebody listens (else it were :class:`NoRespondersError`) but is slow or gone."""
+
+
+class NoRespondersError(JetsparkError):
+    """Nobody listens on the subject of a request (status 503)."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"no responders on {subject!r}: nothing is subscribed to it; "
+            "check the subject, the account and that the service runs"
+        )
+        self.subject = subject
+
+
+class MaxPayloadExceeded(JetsparkError, ValueError):
+    """Headers and body together exceed what the connected server accepts; nothing was sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"message of {size} bytes (headers + body) exceeds the server's max_payload of {limit}: "
+            "split it, or raise max_payload in the server's configuration"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class OutboundBufferFull(JetsparkError):
+    """Disconnected, and the buffer for publishes made meanwhile is full; nothing of this one was kept."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"disconnected and {size} bytes would exceed reconnect_buffer_size={limit}: "
+            "slow down, wait for the Reconnected event, or raise reconnect_buffer_size"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class PermissionViolationError(JetsparkError):
+    """The server's permissions forbid the operation on the subject. The connection stays up."""
+
+    def __init__(self, operation: str, subject: str, message: str) -> None:
+        super().__init__(
+            f"not permitted to {operation} {subject!r} (server: {message})"
+        )
+        self.operation = operation
+        self.subject = subject
+        self.message = message
+
+
+class DrainTimeout(JetsparkError, TimeoutError):
+    """Draining did not finish in ``drain_timeout``; what was left has been dropped."""

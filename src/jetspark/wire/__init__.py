@@ -1,0 +1,21 @@
+"""The NATS protocol without IO: bytes in, events out; arguments in, bytes out."""
+
+from jetspark.wire.headers import Headers, decode_headers, decode_status, encode_headers
+from jetspark.wire.info import ServerInfo
+from jetspark.wire.parser import Err, Event, Info, Messages, Ok, Parser, Ping, Pong
+
+__all__ = [
+    "Err",
+    "Event",
+    "Headers",
+    "Info",
+    "Messages",
+    "Ok",
+    "Parser",
+    "Ping",
+    "Pong",
+    "ServerInfo",
+    "decode_headers",
+    "decode_status",
+    "encode_headers",
+]

@@ -1,0 +1,200 @@
+"""Message headers (ADR-4): ordered, multi-valued, case kept, looked up without regard to case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from jetspark.errors import InvalidArgument, ProtocolError
+
+VERSION_LINE = b"NATS/1.0"
+# A sender that repeats a one-letter header could make a megabyte of input cost many megabytes of objects.
+MAX_HEADERS = 4096
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+class Headers:
+    """The headers of one message.
+
+    ``headers["Name"]`` is the first value, ``get_all`` all of them, ``items`` every pair in order. Names
+    keep the case they were written in and are found in any case. As ADR-4 says, blanks around a value are
+    not part of it. An instance without pairs is falsy.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(
+        self,
+        initial: Headers
+        | Mapping[str, str | Sequence[str]]
+        | Iterable[tuple[str, str]]
+        | None = None,
+    ) -> None:
+        self._pairs: list[tuple[str, str]] = []
+        if initial is None:
+            return
+        if isinstance(initial, Headers):
+            self._pairs = list(initial._pairs)
+            return
+        for name, value in initial.items() if isinstance(initial, Mapping) else initial:
+            if isinstance(value, str):
+                self.add(name, value)
+            else:
+                for one in value:
+                    self.add(name, one)
+
+    def add(self, name: str, value: str) -> None:
+        """Append a value; values already there under this name stay."""
+        _check_pair(name, value)
+        self._pairs.append((name, value.strip(" \t")))
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The first value of the name, or the default."""
+        wanted = name.lower()
+        for key, value in self._pairs:
+            if key == name or key.lower() == wanted:
+                return value
+        return default
+
+    def get_all(self, name: str) -> list[str]:
+        """All values of the name, in order; empty when there is none."""
+        wanted = name.lower()
+        return [value for key, value in self._pairs if key.lower() == wanted]
+
+    def items(self) -> list[tuple[str, str]]:
+        """Every pair in order, repeated names included."""
+        return list(self._pairs)
+
+    def keys(self) -> list[str]:
+        """Each name once, in order of first appearance and in its first spelling."""
+        seen: dict[str, str] = {}
+        for key, _ in self._pairs:
+            seen.setdefault(key.lower(), key)
+        return list(seen.values())
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """A plain dict of lists, one entry a name."""
+        return {name: self.get_all(name) for name in self.keys()}
+
+    def __getitem__(self, name: str) -> str:
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: str) -> None:
+        _check_pair(name, value)
+        wanted = name.lower()
+        self._pairs = [pair for pair in self._pairs if pair[0].lower() != wanted]
+        self._pairs.append((name, value.strip(" \t")))
+
+    def __delitem__(self, name: str) -> None:
+        wanted = name.lower()
+        kept = [pair for pair in self._pairs if pair[0].lower() != wanted]
+        if len(kept) == len(self._pairs):
+            raise KeyError(name)
+        self._pairs = kept
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Headers):
+            return self._pairs == other._pairs
+        if isinstance(other, Mapping):
+            return self._pairs == Headers(other)._pairs
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Headers({self._pairs!r})"
+
+
+def _check_pair(name: str, value: str) -> None:
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise InvalidArgument(
+            "header name",
+            name,
+            "must be a token: letters, digits and !#$%&'*+-.^_`|~ only, not empty",
+        )
+    if not isinstance(value, str):
+        raise InvalidArgument(
+            "header value",
+            value,
+            f"of {name!r} must be a str, not {type(value).__name__}; convert it first",
+        )
+    if "\r" in value or "\n" in value:
+        raise InvalidArgument(
+            "header value", value, f"of {name!r} must not contain CR or LF"
+        )
+
+
+def encode_headers(
+    headers: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]],
+) -> bytes:
+    """The header block for HPUB, its closing blank line included."""
+    pairs = (headers if isinstance(headers, Headers) else Headers(headers))._pairs
+    text = "".join([f"{name}: {value}\r\n" for name, value in pairs])
+    # Pairs that were received, not added, are unchecked; one with a lone CR or LF would become two headers.
+    if text.count("\n") != len(pairs) or text.count("\r") != len(pairs):
+        for name, value in pairs:
+            _check_pair(name, value)
+    try:
+        return b"NATS/1.0\r\n" + text.encode() + b"\r\n"
+    except UnicodeEncodeError:
+        # Name the culprit alone: the other headers have no business in an error text.
+        bad = next(
+            pair
+            for pair in pairs
+            if any("\ud800" <= char <= "\udfff" for char in "".join(pair))
+        )
+    raise InvalidArgument(
+        "header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8"
+    )
+
+
+def decode_headers(block: bytes) -> Headers:
+    """The pairs of a received header block; its status line is read by :func:`decode_status`."""
+    headers = Headers()
+    # One line break each, one after the first line, one that closes the block.
+    if block.count(b"\r\n") > MAX_HEADERS + 2:
+        raise ProtocolError(f"message has more than {MAX_HEADERS} headers")
+    # surrogateescape: a header that is not UTF-8 must cost neither the message nor its other headers.
+    lines = block.decode("utf-8", "surrogateescape").split("\r\n")
+    if not lines[0].startswith("NATS/1.0"):
+        raise ProtocolError(
+            f"header block starts with {lines[0][:32]!r}, not with NATS/1.0"
+        )
+    pairs = headers._pairs
+    for line in lines[1:]:
+        if not line:
+            continue
+        name, colon, value = line.partition(":")
+        if not colon or not name:
+            raise ProtocolError(f"header line without a name and colon: {line[:64]!r}")
+        pairs.append((name, value.strip(" \t")))
+    return headers
+
+
+def decode_status(block: bytes) -> tuple[int, str] | None:
+    """Code and description of the status line (``NATS/1.0 503 No Responders``), None without one."""
+    if block[8:9] != b" ":
+        return None
+    line = block[9:].partition(b"\r\n")[0].decode("utf-8", "replace").strip()
+    if not line:
+        return None
+    code, _, description = line.partition(" ")
+    if not (code.isascii() and code.isdigit()) or len(code) > 4:
+        raise ProtocolError(f"status line with a code that is no number: {line[:64]!r}")
+    return int(code), description.strip()

@@ -1,0 +1,49 @@
+"""What the server says of itself in INFO."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?![\d.])", re.ASCII)
+
+
+class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields of INFO that a client acts on. Unknown ones are ignored."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    go: str = ""
+    host: str = ""
+    port: int = 0
+    headers: bool = False
+    max_payload: int = 1_048_576
+    proto: int = 0
+    client_id: int = 0
+    client_ip: str = ""
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_verify: bool = False
+    tls_available: bool = False
+    connect_urls: list[str] | None = None
+    ws_connect_urls: list[str] | None = None
+    nonce: str | None = None
+    cluster: str | None = None
+    domain: str | None = None
+    jetstream: bool = False
+    ldm: bool = False
+    xkey: str | None = None
+
+    @property
+    def version_tuple(self) -> tuple[int, int, int]:
+        """The version as numbers, (0, 0, 0) when it can't be read; for 'does the server know X' checks."""
+        # Pre-releases (2.12.0-RC.1) and own builds (2.12.0+abc) count as the version they are built from.
+        found = _VERSION.match(self.version)
+        if found is None:
+            return (0, 0, 0)
+        return (int(found[1]), int(found[2]), int(found[3]))
+
+
+decode_info = msgspec.json.Decoder(ServerInfo).decode

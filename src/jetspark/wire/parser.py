@@ -1,0 +1,327 @@
+"""Bytes from a server -> events. Sans-IO: no socket, no clock, no task.
+
+Theory of operation
+-------------------
+``feed(chunk)`` parses everything in the chunk in one loop and returns the events in wire order. Messages
+are most of the traffic, so they do not cost an event each: consecutive messages of one subscription form
+a *run*, one :class:`Messages` event with the list of them. Whoever receives it does its bookkeeping once a
+run instead of once a message; that is where the speed of the client comes from.
+
+The message objects are made right here, by the class that the subscription registered in ``routes``
+(sid -> (class, owner)), so that nobody has to wrap or copy them again. Messages of an unknown sid (those
+still in flight after UNSUB) are parsed and dropped.
+
+What is incomplete at the end of a chunk is kept as a list of chunks and joined once when the rest is
+there: a large payload arriving in many pieces is copied once, and a control line arriving byte by byte is
+searched for its end in the new bytes only.
+
+Limits: control line, INFO, declared sizes and header block are bounded. Anything outside the protocol is
+:class:`ProtocolError`, after which the parser has lost its place in the stream and takes no more. Events
+that came before the bad bytes are never lost with them: ``feed`` returns those, keeps the error in
+``error`` and raises it on the next call. So the outcome does not depend on how the bytes were cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from jetspark.errors import ProtocolError
+from jetspark.wire.headers import VERSION_LINE
+from jetspark.wire.info import ServerInfo, decode_info
+
+# Lines from the server carry subject and reply of a publisher's line (at most 4096 bytes) plus, for
+# JetStream, an ack reply; 64 KiB leaves room for servers configured with longer control lines.
+MAX_LINE: Final = 65_536
+# A cluster of thousands of nodes announces itself in INFO; a megabyte of it is no cluster.
+MAX_INFO: Final = 1_048_576
+# max_payload of a server is at most 64 MiB unless its max_pending was raised too.
+MAX_MESSAGE: Final = 128 * 1_048_576
+
+# Distinct sizes are few; a dict look-up of the digits is faster than int() and needs no check of its own.
+_SIZE_CACHE: Final = 8192
+
+Factory = Callable[[str, str, bytes, "bytes | None", Any], Any]
+"""Makes a message of (subject, reply, data, header block or None, owner)."""
+
+
+class Messages(msgspec.Struct, gc=False):
+    """A run of consecutive messages of one subscription; ``nbytes`` is what they took on the wire."""
+
+    sid: str
+    items: list[Any]
+    nbytes: int
+
+
+class Info(msgspec.Struct, gc=False):
+    """INFO, at the start and whenever the server has news."""
+
+    info: ServerInfo
+
+
+class Ping(msgspec.Struct, gc=False):
+    """PING: answer with PONG."""
+
+
+class Pong(msgspec.Struct, gc=False):
+    """PONG: the answer to our oldest unanswered PING."""
+
+
+class Ok(msgspec.Struct, gc=False):
+    """+OK, in verbose mode only."""
+
+
+class Err(msgspec.Struct, gc=False):
+    """-ERR with its text, quotes removed."""
+
+    message: str
+
+
+Event = Messages | Info | Ping | Pong | Ok | Err
+
+_PING, _PONG, _OK = Ping(), Pong(), Ok()
+
+
+def _drop(
+    subject: str, reply: str, data: bytes, header: bytes | None, owner: Any
+) -> None:
+    return None
+
+
+_NO_ROUTE: tuple[Factory, Any] = (_drop, None)
+
+
+class Parser:
+    """An incremental parser of the server's side of the protocol."""
+
+    __slots__ = (
+        "_chunks",
+        "_held",
+        "_max_message",
+        "_need",
+        "_sizes",
+        "error",
+        "routes",
+    )
+
+    def __init__(self, *, max_message: int = MAX_MESSAGE) -> None:
+        self.routes: dict[str, tuple[Factory, Any]] = {}
+        self._sizes: dict[str, int] = {}
+        self._max_message = max_message
+        # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
+        # look (0: the end of a line is missing, so only a line break does).
+        self._chunks: list[bytes] = []
+        self._held = 0
+        self._need = 0
+        self.error: ProtocolError | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of an incomplete line or message."""
+        return self._held
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Parse a chunk; events in wire order. ProtocolError as the module's docstring says."""
+        if self.error is not None:
+            raise self.error
+        if not data:
+            return []
+        scan = 0
+        if self._chunks:
+            if self._need:
+                if self._held + len(data) < self._need:
+                    self._chunks.append(data)
+                    self._held += len(data)
+                    return []
+            elif b"\n" in data:
+                scan = self._held
+            else:
+                self._chunks.append(data)
+                self._held += len(data)
+                self._check_held_line()
+                if self.error is not None:
+                    self._let_go()
+                    raise self.error
+                return []
+            self._chunks.append(data)
+            data = b"".join(self._chunks)
+            self._let_go()
+        events: list[Event] = []
+        try:
+            self._parse(data, scan, events)
+        except ProtocolError as error:
+            self.error = error
+        if self.error is not None:
+            self._let_go()
+            if not events:
+                raise self.error
+        return events
+
+    def _let_go(self) -> None:
+        self._chunks.clear()
+        self._held = self._need = 0
+
+    def _parse(self, buf: bytes, scan: int, events: list[Event]) -> None:
+        routes, sizes = self.routes, self._sizes
+        find, total = buf.find, len(buf)
+        pos = 0
+        # The current run: its sid, where it began, its messages and how to make them.
+        # None, not "": a line with two blanks in a row has an empty sid, which must not join a run.
+        run_sid: str | None = None
+        run_pos = 0
+        run: list[Any] = []
+        append = run.append
+        make: Factory = _drop
+        owner: Any = None
+        try:
+            while pos < total:
+                eol = find(b"\n", scan or pos)
+                scan = 0
+                if eol < 0:
+                    self._hold(buf, pos, 0)
+                    self._check_held_line()
+                    break
+                if buf[eol - 1] != 13:
+                    raise ProtocolError("control line ends with LF instead of CRLF")
+                if eol - pos > MAX_LINE + 1 and not buf.startswith(b"INFO ", pos):
+                    raise ProtocolError(f"control line longer than {MAX_LINE} bytes")
+                args = buf[pos : eol - 1].decode("utf-8", "surrogateescape").split(" ")
+                op = args[0]
+                start = eol + 1
+                if op == "MSG":
+                    hdr_digits = ""
+                    if len(args) == 5:
+                        _, subject, sid, reply, digits = args
+                    elif len(args) == 4:
+                        _, subject, sid, digits = args
+                        reply = ""
+                    else:
+                        raise _bad_line(buf, pos, eol)
+                elif op == "HMSG":
+                    if len(args) == 6:
+                        _, subject, sid, reply, hdr_digits, digits = args
+                    elif len(args) == 5:
+                        _, subject, sid, hdr_digits, digits = args
+                        reply = ""
+                    else:
+                        raise _bad_line(buf, pos, eol)
+                else:
+                    if run_sid is not None:
+                        if make is not _drop:
+                            events.append(Messages(run_sid, run, pos - run_pos))
+                        run = []
+                        append = run.append
+                        run_sid = None
+                    events.append(_control(op, buf, pos, eol))
+                    pos = start
+                    continue
+                size = sizes.get(digits)
+                if size is None:
+                    size = self._size(digits)
+                end = start + size
+                if hdr_digits or op == "HMSG":
+                    hdr_size = sizes.get(hdr_digits)
+                    if hdr_size is None:
+                        hdr_size = self._size(hdr_digits)
+                    if hdr_size > size:
+                        raise ProtocolError(
+                            f"header of {hdr_size} bytes in a message of {size}"
+                        )
+                    body = start + hdr_size
+                else:
+                    body = start
+                if end + 2 > total:
+                    self._hold(buf, pos, end + 2 - pos)
+                    break
+                if buf[end : end + 2] != b"\r\n":
+                    raise ProtocolError(
+                        f"payload of {size} bytes is not followed by CRLF"
+                    )
+                if body == start:
+                    header = None
+                else:
+                    header = buf[start:body]
+                    if not header.startswith(VERSION_LINE):
+                        raise ProtocolError(
+                            f"header block starts with {header[:32]!r}, not with NATS/1.0"
+                        )
+                if sid != run_sid:
+                    if not sid:
+                        raise _bad_line(buf, pos, eol)
+                    if run_sid is not None:
+                        if make is not _drop:
+                            events.append(Messages(run_sid, run, pos - run_pos))
+                        run = []
+                        append = run.append
+                    run_sid, run_pos = sid, pos
+                    make, owner = routes.get(sid, _NO_ROUTE)
+                append(make(subject, reply, buf[body:end], header, owner))
+                pos = end + 2
+        finally:
+            if run_sid is not None and make is not _drop:
+                events.append(Messages(run_sid, run, pos - run_pos))
+
+    def _size(self, digits: str) -> int:
+        # isascii: int() would take digits of any script, signs and underscores.
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 10:
+            raise ProtocolError(
+                f"size {digits[:32]!r} is not a decimal number of at most 10 digits"
+            )
+        size = int(digits)
+        if size > self._max_message:
+            raise ProtocolError(
+                f"declared size {size} exceeds the limit of {self._max_message} bytes"
+            )
+        if len(self._sizes) < _SIZE_CACHE:
+            self._sizes[digits] = size
+        return size
+
+    def _hold(self, buf: bytes, pos: int, need: int) -> None:
+        rest = buf[pos:] if pos else buf
+        self._chunks.append(rest)
+        self._held = len(rest)
+        self._need = need
+
+    def _check_held_line(self) -> None:
+        # INFO is the one line that may be long, and a prefix of its name may still become it.
+        start = self._chunks[0][:5]
+        if len(start) < 5:
+            start = b"".join(self._chunks[:5])[:5]
+        limit = MAX_INFO if b"INFO ".startswith(start) else MAX_LINE
+        if self._held > limit + 1:
+            self.error = ProtocolError(f"control line longer than {limit} bytes")
+
+
+def _control(op: str, buf: bytes, pos: int, eol: int) -> Event:
+    if eol == pos:
+        # The caller looked for the CR in front of the buffer, which for an index is its last byte.
+        raise ProtocolError("control line ends with LF instead of CRLF")
+    line = buf[pos : eol - 1]
+    # Not only ASCII letters have an ASCII upper case.
+    verb = op.upper() if op.isascii() else op
+    if verb == "PING":
+        return _PING
+    if verb == "PONG":
+        return _PONG
+    if verb == "+OK":
+        return _OK
+    if verb == "INFO":
+        if len(line) > MAX_INFO:
+            raise ProtocolError(f"INFO longer than {MAX_INFO} bytes")
+        try:
+            return Info(decode_info(line[5:]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"INFO that can't be read: {error}") from error
+    if verb == "-ERR":
+        text = line[4:].decode("utf-8", "replace").strip()
+        return Err(text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text)
+    raise _bad_line(buf, pos, eol)
+
+
+def _bad_line(buf: bytes, pos: int, eol: int) -> ProtocolError:
+    # The start is enough to recognise it; what follows may be somebody's data.
+    return ProtocolError(
+        f"unknown or malformed line {buf[pos : min(eol - 1, pos + 48)]!r}"
+    )
