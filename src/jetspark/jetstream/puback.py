@@ -1,0 +1,62 @@
+"""What the server answers to a publish."""
+
+from typing import Any
+
+import msgspec
+
+from jetspark.errors import ProtocolError
+from jetspark.jetstream.errors import error_from_response
+
+
+class PubAck(
+    msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, repr_omit_defaults=True, gc=False
+):
+    """The message is stored and, with several replicas, replicated.
+
+    Unlike the configs this is decoded straight from JSON: there may be hundreds of thousands a second,
+    and nothing of it is ever sent back.
+    """
+
+    stream: str
+    """Stream that stored it."""
+    seq: int = 0
+    """Its sequence; of a duplicate, that of the first one; of a batch, that of its last message."""
+    domain: str | None = None
+    """JetStream domain of the stream."""
+    duplicate: bool = False
+    """The ``Nats-Msg-Id`` was seen within the duplicate window; nothing was stored."""
+    val: str | None = None
+    """Counter streams: the counter after the increment, as a decimal string (2.12)."""
+    batch: str | None = None
+    """Id of the batch this ack commits (2.12)."""
+    count: int | None = None
+    """Number of messages in the batch (2.12)."""
+
+    @classmethod
+    def from_response(cls, data: bytes) -> "PubAck":
+        """From the reply to a publish; raises the :class:`~jetspark.jetstream.errors.ApiError` it may
+        carry."""
+        if b'"error"' in data:
+            # Not proof: a stream may be named "error". The slow way looks properly.
+            error = _decode_object(data).get("error")
+            if error is not None:
+                raise error_from_response(error)
+        try:
+            return _DECODER.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"not a publish ack: {bytes(data[:100])!r}: {error}") from None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object, set fields only."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+
+_DECODER = msgspec.json.Decoder(PubAck)
+
+
+def _decode_object(data: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a publish ack: {bytes(data[:100])!r}: {error}") from None
