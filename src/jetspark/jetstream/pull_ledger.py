@@ -1,0 +1,128 @@
+"""What a client has requested and not yet received: the one place that counts it.
+
+ADR-37 "Buffering messages" wants an aggregate only, and the aggregate is exact. Each request is
+remembered beside it, for two reasons: a refusal carries no count, so the whole request has to leave; and
+a request that is older than its expiry is dead whatever the server said.
+
+The server serves the waiting requests of a consumer in turn, and a message does not tell which request it
+answers. So messages are booked on the oldest request first. The sum is exact, and a booking can only make a
+request look younger than it is: nothing is written off too early.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Request:
+    """One pull request: what it asked for, and what of that is still open."""
+
+    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "size")
+
+    def __init__(self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool) -> None:
+        self.batch = batch
+        self.max_bytes = max_bytes
+        self.expires = expires
+        self.deadline = deadline
+        self.pinned = pinned
+        self.messages = batch
+        self.size = max_bytes
+
+
+class Ledger:
+    """Open requests, oldest first, and their sums.
+
+    ``by_bytes`` says which number measures the buffer: a request whose bytes are used up is then done,
+    whatever it had left of its (nominal) batch.
+    """
+
+    __slots__ = ("by_bytes", "messages", "requests", "size")
+
+    def __init__(self, by_bytes: bool) -> None:
+        self.by_bytes = by_bytes
+        self.requests: deque[Request] = deque()
+        self.messages = 0
+        self.size = 0
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        self.messages += request.batch
+        self.size += request.max_bytes
+
+    def received(self, count: int, nbytes: int) -> None:
+        """Messages came. More than were asked for (of requests written off earlier) count as none."""
+        requests = self.requests
+        if not requests:
+            return
+        head = requests[0]
+        if count < head.messages and not head.max_bytes:
+            head.messages -= count
+            self.messages -= count
+            return
+        limited = self.size > 0
+        self._take(count, nbytes)
+        if limited and self.size == 0:
+            # The server drops a request silently when its bytes come out even. Without any bytes left no
+            # request can be alive, so what they had left of their batches will never come.
+            self.void()
+
+    def ended(self, messages: int, nbytes: int) -> None:
+        """A request ended with so much left (Nats-Pending-Messages, Nats-Pending-Bytes)."""
+        self._take(messages, nbytes)
+
+    def newest(self, fits: Callable[[Request], bool] | None = None) -> Request | None:
+        """The request a refusal is about: refused on arrival, so the newest that could have earned it."""
+        if fits is not None:
+            for request in reversed(self.requests):
+                if fits(request):
+                    return request
+        return self.requests[-1] if self.requests else None
+
+    def refused(self, request: Request) -> None:
+        """The server never took the request: all of it leaves. What was booked on it belongs to others."""
+        self._drop(request)
+        self._take(request.batch - request.messages, request.max_bytes - request.size)
+
+    def expire(self, now: float) -> bool:
+        """Write off requests that are past their client-side deadline; whether there were any."""
+        found = False
+        while self.requests and self.requests[0].deadline <= now:
+            self._drop(self.requests[0])
+            found = True
+        return found
+
+    def void(self) -> None:
+        """No request is alive any more."""
+        self.requests.clear()
+        self.messages = 0
+        self.size = 0
+
+    def _drop(self, request: Request) -> None:
+        self.requests.remove(request)
+        self.messages -= request.messages
+        self.size -= request.size
+
+    def _take(self, messages: int, nbytes: int) -> None:
+        for request in self.requests:
+            if messages <= 0 and nbytes <= 0:
+                break
+            part = min(messages, request.messages)
+            request.messages -= part
+            self.messages -= part
+            messages -= part
+            part = min(nbytes, request.size)
+            request.size -= part
+            self.size -= part
+            nbytes -= part
+        while self.requests and self._done(self.requests[0]):
+            self._drop(self.requests[0])
+
+    def _done(self, request: Request) -> bool:
+        if request.size:
+            # A full batch with bytes left: the server says so (Batch Completed) and names the bytes.
+            return False
+        return self.by_bytes or not request.messages

@@ -1,0 +1,196 @@
+"""Options of ``consume`` and of ``fetch``/``next``, checked before anything is sent.
+
+Defaults and limits are those of ADR-37 "Defaults and constraints" and "Fetch Configuration options";
+where the server has a limit of its own it is named at the field.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from jetspark.errors import InvalidArgument
+
+DEFAULT_MAX_MESSAGES = 500
+DEFAULT_EXPIRES = 30.0
+#: ADR-37: with max_bytes a request must still name a batch, else the server sends a single message.
+BATCH_WITH_MAX_BYTES = 1_000_000
+
+_MIN_HEARTBEAT = 0.5
+_MAX_HEARTBEAT = 30.0
+_GROUP = re.compile(r"[A-Za-z0-9\-_/=]{1,16}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """How a ``consume`` keeps its buffer filled.
+
+    ``max_messages`` and ``max_bytes`` are the size of the buffer; set one of them, not both.
+    """
+
+    #: Size of the buffer in messages. Default 500 when ``max_bytes`` is not set. The consumer's
+    #: ``max_request_batch`` limits a single request; larger buffers are then filled by several.
+    max_messages: int | None = None
+    #: Size of the buffer in bytes, counted as the server does: subject + ack reply + headers + payload.
+    max_bytes: int | None = None
+    #: Refill when so many messages or fewer are pending. Default half of ``max_messages``; at most that.
+    threshold_messages: int | None = None
+    #: Refill when so many bytes or fewer are pending. Default half of ``max_bytes``; at most that.
+    threshold_bytes: int | None = None
+    #: With ``max_messages``: no single request may bring more bytes than this. Default: no cap.
+    max_bytes_per_request: int | None = None
+    #: Seconds until the server gives up a request. Default 30, at least 1; the consumer's
+    #: ``max_request_expires`` limits it.
+    expires: float = DEFAULT_EXPIRES
+    #: Seconds of silence after which the server sends a heartbeat. Default half of ``expires``, within
+    #: 0.5 to 30. The server refuses more than half of ``expires``. Can't be switched off.
+    idle_heartbeat: float | None = None
+    #: Conclude after so many messages were processed. Default: never.
+    stop_after: int | None = None
+    #: Priority group (ADR-42, server 2.11+); required when the consumer has groups. At most 16 characters.
+    group: str | None = None
+    #: Overflow policy: deliver only while at least so many messages are pending on the consumer.
+    min_pending: int | None = None
+    #: Overflow policy: deliver only while at least so many messages await their ack.
+    min_ack_pending: int | None = None
+    #: Prioritized policy (server 2.12+): 0 (first served, default) to 9.
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        _positive("max_messages", self.max_messages)
+        _positive("max_bytes", self.max_bytes)
+        _positive("max_bytes_per_request", self.max_bytes_per_request)
+        _positive("stop_after", self.stop_after)
+        if self.max_messages is not None and self.max_bytes is not None:
+            raise InvalidArgument(
+                "max_bytes",
+                self.max_bytes,
+                "excludes max_messages: set one of them; to bound the bytes of each request beside "
+                "max_messages use max_bytes_per_request",
+            )
+        if self.max_bytes is not None and self.max_bytes_per_request is not None:
+            raise InvalidArgument(
+                "max_bytes_per_request", self.max_bytes_per_request, "goes with max_messages, not max_bytes"
+            )
+        _threshold("threshold_messages", self.threshold_messages, "max_messages", self.buffer_messages)
+        _threshold("threshold_bytes", self.threshold_bytes, "max_bytes", self.max_bytes)
+        if not self.expires >= 1.0:
+            raise InvalidArgument("expires", self.expires, "must be at least 1 second")
+        if self.idle_heartbeat is not None:
+            if not _MIN_HEARTBEAT <= self.idle_heartbeat <= _MAX_HEARTBEAT:
+                raise InvalidArgument("idle_heartbeat", self.idle_heartbeat, "must be 0.5 to 30 seconds")
+            if self.idle_heartbeat > self.expires / 2:
+                raise InvalidArgument(
+                    "idle_heartbeat", self.idle_heartbeat, f"must be at most half of expires={self.expires}"
+                )
+        _priority_group(self.group, self.min_pending, self.min_ack_pending, self.priority)
+
+    @property
+    def buffer_messages(self) -> int | None:
+        """The limit in messages; None when the buffer is measured in bytes."""
+        if self.max_bytes is not None:
+            return None
+        return DEFAULT_MAX_MESSAGES if self.max_messages is None else self.max_messages
+
+    @property
+    def heartbeat(self) -> float:
+        """The heartbeat in effect."""
+        if self.idle_heartbeat is not None:
+            return self.idle_heartbeat
+        return min(max(self.expires / 2, _MIN_HEARTBEAT), _MAX_HEARTBEAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """One request, then the end. ``next`` is a fetch of one message.
+
+    At least one of ``max_messages`` and ``max_bytes`` is required; with both, what is reached first ends it.
+    """
+
+    #: At most so many messages; the consumer's ``max_request_batch`` limits it.
+    max_messages: int | None = None
+    #: At most so many bytes, counted as the server does; ``max_request_max_bytes`` limits it.
+    max_bytes: int | None = None
+    #: Seconds to wait for the messages. Default 30, or none with ``no_wait``; the consumer's
+    #: ``max_request_expires`` limits it.
+    expires: float | None = None
+    #: Take what is there. With ``expires`` the server waits that long for a first message; without it, not
+    #: at all.
+    no_wait: bool = False
+    #: Seconds of silence after which the server sends a heartbeat; 0 switches it off. Default: half of
+    #: ``expires`` (at most 30) when ``expires`` is above 30, else off. The server refuses more than half.
+    idle_heartbeat: float | None = None
+    #: Priority group (ADR-42, server 2.11+); required when the consumer has groups. At most 16 characters.
+    group: str | None = None
+    #: Overflow policy: deliver only while at least so many messages are pending on the consumer.
+    min_pending: int | None = None
+    #: Overflow policy: deliver only while at least so many messages await their ack.
+    min_ack_pending: int | None = None
+    #: Prioritized policy (server 2.12+): 0 (first served, default) to 9.
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        _positive("max_messages", self.max_messages)
+        _positive("max_bytes", self.max_bytes)
+        if self.max_messages is None and self.max_bytes is None:
+            raise InvalidArgument("max_messages", None, "a fetch needs max_messages or max_bytes")
+        if self.expires is not None and not self.expires > 0:
+            raise InvalidArgument("expires", self.expires, "must be above 0; use no_wait to not wait at all")
+        if self.idle_heartbeat is not None:
+            if self.idle_heartbeat < 0:
+                raise InvalidArgument("idle_heartbeat", self.idle_heartbeat, "must not be negative")
+            if self.idle_heartbeat > self.wait / 2:
+                raise InvalidArgument(
+                    "idle_heartbeat", self.idle_heartbeat, f"must be at most half of expires={self.wait}"
+                )
+        _priority_group(self.group, self.min_pending, self.min_ack_pending, self.priority)
+
+    @property
+    def batch(self) -> int:
+        """How many messages the request names."""
+        return BATCH_WITH_MAX_BYTES if self.max_messages is None else self.max_messages
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the server waits; 0 for ``no_wait`` without ``expires``."""
+        if self.expires is not None:
+            return self.expires
+        return 0.0 if self.no_wait else DEFAULT_EXPIRES
+
+    @property
+    def heartbeat(self) -> float:
+        """The heartbeat in effect; 0 when off."""
+        if self.idle_heartbeat is not None:
+            return self.idle_heartbeat
+        return min(self.wait / 2, _MAX_HEARTBEAT) if self.wait > 30.0 else 0.0
+
+
+def _positive(field: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise InvalidArgument(field, value, "must be at least 1")
+
+
+def _threshold(field: str, value: int | None, limit_field: str, limit: int | None) -> None:
+    if value is None:
+        return
+    if limit is None:
+        raise InvalidArgument(field, value, f"needs {limit_field}, the constraint it belongs to")
+    if not 0 <= value <= limit:
+        raise InvalidArgument(field, value, f"must be 0 to {limit_field}={limit}")
+
+
+def _priority_group(
+    group: str | None, min_pending: int | None, min_ack_pending: int | None, priority: int
+) -> None:
+    if group is not None and not _GROUP.fullmatch(group):
+        raise InvalidArgument("group", group, "must be 1 to 16 of the characters A-Z a-z 0-9 - _ / =")
+    _positive("min_pending", min_pending)
+    _positive("min_ack_pending", min_ack_pending)
+    if not 0 <= priority <= 9:
+        raise InvalidArgument("priority", priority, "must be 0 to 9")
+    if group is None:
+        for field, value in (("min_pending", min_pending), ("min_ack_pending", min_ack_pending)):
+            if value is not None:
+                raise InvalidArgument(field, value, "needs group, the consumer's priority group")
+        if priority:
+            raise InvalidArgument("priority", priority, "needs group, the consumer's priority group")
