@@ -151,7 +151,8 @@ def validate_consumer_config(config: ConsumerConfig, *, pedantic: bool = False) 
         raise InvalidArgument("sample_freq", config.sample_freq, "must be a percentage such as '30' or '30%'")
     _check_priority(config)
     _check_int("rate_limit_bps", config.rate_limit_bps, low=0, high=_MAX_UINT64)
-    _check_int("max_bytes", config.max_bytes)
+    for field in ("max_waiting", "max_batch", "max_bytes"):
+        _check_int(field, getattr(config, field))
     if pedantic:
         for field in ("max_waiting", "max_batch", "max_bytes"):
             _check_int(field, getattr(config, field), low=0, rule="must not be negative")
