@@ -75,10 +75,11 @@ class NatsContext:
     def connect_options(self) -> dict[str, Any]:
         """Keyword arguments for ``connect``; only those that the context sets, except ``servers``.
 
+        Secrets stay wrapped, so the dict may be printed.
         When a file holds several ways to authenticate, the first of user, creds, nkey and user_jwt is
         taken, as the command line does.
         """
-        options: dict[str, Any] = {"servers": self.url.reveal()}
+        options: dict[str, Any] = {"servers": self.url}
         if self.user is not None:
             options["user"], options["password"] = self.user, self.password
         elif self.creds is not None:
@@ -128,9 +129,7 @@ def known_contexts() -> list[str]:
         files = os.listdir(os.path.join(_directory(), "context"))
     except OSError:
         return []
-    return sorted(
-        file.removesuffix(".json") for file in files if file.endswith(".json")
-    )
+    return sorted(file.removesuffix(".json") for file in files if file.endswith(".json"))
 
 
 def selected_context() -> str | None:
@@ -143,9 +142,7 @@ def selected_context() -> str | None:
 
 
 def _directory() -> str:
-    parent = os.environ.get("XDG_CONFIG_HOME") or os.path.join(
-        os.path.expanduser("~"), ".config"
-    )
+    parent = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(parent, "nats")
 
 
@@ -160,15 +157,8 @@ def _known_text() -> str:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise InvalidArgument(
-            "context", f"<{type(name).__name__}>", "must be the name of a context"
-        )
-    if (
-        not name
-        or ".." in name
-        or not name.isprintable()
-        or any(char in name for char in "/\\")
-    ):
+        raise InvalidArgument("context", f"<{type(name).__name__}>", "must be the name of a context")
+    if not name or ".." in name or not name.isprintable() or any(char in name for char in "/\\"):
         raise InvalidArgument(
             "context",
             name,
@@ -212,9 +202,7 @@ def _from_settings(name: str, path: str, settings: dict[str, Any]) -> NatsContex
             texts[key] = value
     tls_first = settings.get("tls_first") or False
     if not isinstance(tls_first, bool):
-        raise InvalidArgument(
-            "context", name, f"tls_first in {path} must be true or false"
-        )
+        raise InvalidArgument("context", name, f"tls_first in {path} must be true or false")
     _refuse_unsupported(name, path, texts)
 
     url = texts.get("url", DEFAULT_URL)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from jetspark._secret import Secret
@@ -58,11 +58,7 @@ class ServerURL:
     @property
     def hostport(self) -> str:
         """``host:port``, with brackets around an IPv6 address."""
-        return (
-            f"[{self.host}]:{self.port}"
-            if ":" in self.host
-            else f"{self.host}:{self.port}"
-        )
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def has_credentials(self) -> bool:
@@ -75,6 +71,10 @@ class ServerURL:
         return f"ServerURL({str(self)!r})"
 
 
+Servers: TypeAlias = "str | Secret | ServerURL | Sequence[str | Secret | ServerURL]"
+"""What the ``servers`` option takes."""
+
+
 def parse_server_url(text: str) -> ServerURL:
     """Read one address: ``host``, ``host:port``, ``[ipv6]:port`` or any of them after ``scheme://``.
 
@@ -82,9 +82,7 @@ def parse_server_url(text: str) -> ServerURL:
     a token, as in every NATS client.
     """
     if not isinstance(text, str):
-        raise InvalidArgument(
-            "servers", type(text).__name__, "a server url must be a string"
-        )
+        raise InvalidArgument("servers", type(text).__name__, "a server url must be a string")
     stripped = text.strip()
     scheme, separator, rest = stripped.partition("://")
     if not separator:
@@ -95,31 +93,30 @@ def parse_server_url(text: str) -> ServerURL:
     if not rest:
         raise _refuse(stripped, "it names no host")
 
-    authority_end = min(
-        (at for at in map(rest.find, "/?#") if at >= 0), default=len(rest)
-    )
+    authority_end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     authority, resource = rest[:authority_end], rest[authority_end:]
     userinfo, at, hostport = authority.rpartition("@")
     path, query = _split_resource(stripped, scheme, resource)
     host, port = _split_hostport(stripped, hostport, DEFAULT_PORTS[scheme])
-    user, password, token = (
-        _split_userinfo(stripped, userinfo) if at else (None, None, None)
-    )
+    user, password, token = _split_userinfo(stripped, userinfo) if at else (None, None, None)
     return ServerURL(scheme, host, port, user, password, token, path, query)
 
 
-def parse_servers(servers: str | Sequence[str]) -> list[ServerURL]:
+def parse_servers(servers: Servers) -> list[ServerURL]:
     """Read the ``servers`` option: one url, a comma-separated list, or a sequence of either.
 
-    Order is kept and repeats are dropped, since trying one server twice in a round only costs time.
+    A url may come as :class:`Secret` too, or already parsed. Order is kept and repeats are dropped, since
+    trying one server twice in a round only costs time.
     """
-    texts = [servers] if isinstance(servers, str) else list(servers)
+    entries = [servers] if isinstance(servers, (str, Secret, ServerURL)) else list(servers)
     found: dict[ServerURL, None] = {}
-    for text in texts:
+    for entry in entries:
+        if isinstance(entry, ServerURL):
+            found[entry] = None
+            continue
+        text = entry.reveal() if isinstance(entry, Secret) else entry
         if not isinstance(text, str):
-            raise InvalidArgument(
-                "servers", type(text).__name__, "each server url must be a string"
-            )
+            raise InvalidArgument("servers", type(text).__name__, "each server url must be a string")
         for part in text.split(","):
             if part.strip():
                 found[parse_server_url(part)] = None
@@ -159,9 +156,7 @@ def redact_url(text: str) -> str:
     elif not re.fullmatch(r"[0-9]{0,7}", port) and not port.endswith("]"):
         # Text after a colon that is no number may well be a password whose @host got lost.
         port = "***"
-    tail = (
-        "" if end == len(rest) else rest[end] + ("***" if end + 1 < len(rest) else "")
-    )
+    tail = "" if end == len(rest) else rest[end] + ("***" if end + 1 < len(rest) else "")
     return f"{scheme}{separator}{'***@' if at else ''}{host}{colon}{port}{tail}"
 
 
@@ -171,9 +166,7 @@ def _refuse(text: str, rule: str) -> InvalidArgument:
 
 def _split_resource(text: str, scheme: str, resource: str) -> tuple[str, Secret | None]:
     if "#" in resource:
-        raise _refuse(
-            text, "a server url has no fragment; write # in a password as %23"
-        )
+        raise _refuse(text, "a server url has no fragment; write # in a password as %23")
     if scheme in ("nats", "tls"):
         if resource not in ("", "/"):
             raise _refuse(
@@ -183,14 +176,8 @@ def _split_resource(text: str, scheme: str, resource: str) -> tuple[str, Secret 
         return "", None
     path, mark, query = resource.partition("?")
     # An @ here is more likely the end of a password with an unescaped slash than part of a path.
-    if (
-        not _PATH_CHARS.fullmatch(path)
-        or not _QUERY_CHARS.fullmatch(query)
-        or _BAD_PERCENT.search(resource)
-    ):
-        raise _refuse(
-            text, "path and query must be percent-encoded (@ in a path is %40)"
-        )
+    if not _PATH_CHARS.fullmatch(path) or not _QUERY_CHARS.fullmatch(query) or _BAD_PERCENT.search(resource):
+        raise _refuse(text, "path and query must be percent-encoded (@ in a path is %40)")
     return path, Secret(query) if mark else None
 
 
@@ -229,9 +216,7 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
-def _split_userinfo(
-    text: str, userinfo: str
-) -> tuple[Secret | None, Secret | None, Secret | None]:
+def _split_userinfo(text: str, userinfo: str) -> tuple[Secret | None, Secret | None, Secret | None]:
     user_text, colon, password_text = userinfo.partition(":")
     user, password = _unquote(user_text), _unquote(password_text)
     if user is None or password is None:
