@@ -77,9 +77,7 @@ class _Source:
         return "***"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(
-            "an authenticator can't be pickled: ship the options and build it on the other side"
-        )
+        raise TypeError("an authenticator can't be pickled: ship the options and build it on the other side")
 
 
 class UserPassword:
@@ -87,9 +85,7 @@ class UserPassword:
 
     __slots__ = ("_password", "_user")
 
-    def __init__(
-        self, user: SecretSource, password: SecretSource | None = None
-    ) -> None:
+    def __init__(self, user: SecretSource, password: SecretSource | None = None) -> None:
         self._user = _Source("user", user)
         self._password = None if password is None else _Source("password", password)
 
@@ -130,9 +126,7 @@ class NKey:
         self._seed, self._origin = _seed_reader(nkey)
 
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
-        public, signature = _sign(
-            self._seed(), _require_nonce(nonce, "nkey"), self._origin
-        )
+        public, signature = _sign(self._seed(), _require_nonce(nonce, "nkey"), self._origin)
         return {"nkey": public, "sig": signature}
 
     def __repr__(self) -> str:
@@ -203,12 +197,8 @@ class CallableAuth:
         try:
             fields = self._call(nonce)
         except Exception as exc:
-            raise AuthorizationError(
-                f"the auth function raised {type(exc).__name__}"
-            ) from exc
-        if not isinstance(fields, Mapping) or not all(
-            isinstance(name, str) for name in fields
-        ):
+            raise AuthorizationError(f"the auth function raised {type(exc).__name__}") from exc
+        if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
             _discard(fields)
             raise AuthorizationError(
                 f"the auth function returned {type(fields).__name__}: it must return a dict of CONNECT "
@@ -271,24 +261,16 @@ def build_authenticator(
         if isinstance(auth, Authenticator):
             return auth
         if not callable(auth):
-            raise InvalidArgument(
-                "auth", f"<{type(auth).__name__}>", "must be a function (nonce) -> dict"
-            )
+            raise InvalidArgument("auth", f"<{type(auth).__name__}>", "must be a function (nonce) -> dict")
         return CallableAuth(auth)
     if password is not None and user is None:
-        raise InvalidArgument(
-            "password", Secret(""), "needs user; a secret without a user is a token"
-        )
+        raise InvalidArgument("password", Secret(""), "needs user; a secret without a user is a token")
     if token is not None:
-        _refuse_together(
-            "token", [name for name in ("user", "password", "nkey") if name in given]
-        )
+        _refuse_together("token", [name for name in ("user", "password", "nkey") if name in given])
     if creds is not None:
         _refuse_together("creds", [name for name in ("nkey", "jwt") if name in given])
     if nkey is not None and jwt is None:
-        _refuse_together(
-            "nkey", [name for name in ("user", "password") if name in given]
-        )
+        _refuse_together("nkey", [name for name in ("user", "password") if name in given])
 
     parts: list[Authenticator] = []
     if creds is not None:
@@ -359,9 +341,7 @@ def _call(option: str, function: Callable[[], SecretText]) -> str:
     try:
         value = function()
     except Exception as exc:
-        raise AuthorizationError(
-            f"the function given as {option} raised {type(exc).__name__}"
-        ) from exc
+        raise AuthorizationError(f"the function given as {option} raised {type(exc).__name__}") from exc
     if isinstance(value, Secret):
         return value.reveal()
     if isinstance(value, str):
@@ -383,11 +363,7 @@ def _discard(value: object) -> None:
 
 def _show_path(path: str) -> str:
     """The path for a message, unless it looks like a secret that was passed in place of a path."""
-    suspicious = (
-        "eyJ" in path
-        or _SEED_SHAPE.search(os.path.basename(path))
-        or not path.isprintable()
-    )
+    suspicious = "eyJ" in path or _SEED_SHAPE.search(os.path.basename(path)) or not path.isprintable()
     return "'***'" if suspicious or len(path) > 1024 else repr(path)
 
 
@@ -424,9 +400,7 @@ def _creds_fields(text: str, nonce: str | None, origin: str) -> dict[str, Any]:
     blocks = _blocks(text)
     jwt = next((body for label, body in blocks.items() if "JWT" in label), "")
     seed = next((body for label, body in blocks.items() if "SEED" in label), "")
-    missing = [
-        name for name, body in (("USER JWT", jwt), ("USER NKEY SEED", seed)) if not body
-    ]
+    missing = [name for name, body in (("USER JWT", jwt), ("USER NKEY SEED", seed)) if not body]
     if missing:
         raise AuthorizationError(
             f"{origin} is no credentials file: it has no BEGIN ... {' and no BEGIN ... '.join(missing)} block"
@@ -458,9 +432,7 @@ def _find_seed(text: str, origin: str) -> str:
     for line in text.splitlines():
         if _SEED_SHAPE.fullmatch(line.strip()):
             return line.strip()
-    raise AuthorizationError(
-        f"{origin} holds no seed: a line that begins with SU was expected"
-    )
+    raise AuthorizationError(f"{origin} holds no seed: a line that begins with SU was expected")
 
 
 # --- keys and tokens ---------------------------------------------------------------------------------
@@ -477,7 +449,7 @@ def _require_nonce(nonce: str | None, what: str) -> str:
 
 def _sign(seed: str, nonce: str, origin: str) -> tuple[str, str]:
     """Public key and signature of the nonce, as CONNECT wants them (base64url without padding)."""
-    import nkeys  # type: ignore[import-untyped]  # here: it loads libsodium, which most connections don't need
+    import nkeys  # here: it loads libsodium, which most connections don't need
 
     _check_seed(seed, origin)
     raw = bytearray(seed.encode())
@@ -510,14 +482,10 @@ def _check_seed(seed: str, origin: str) -> None:
         except (binascii.Error, ValueError):
             problem = "holds characters outside base32 (A-Z, 2-7)"
         else:
-            if binascii.crc_hqx(decoded[:-2], 0) != int.from_bytes(
-                decoded[-2:], "little"
-            ):
+            if binascii.crc_hqx(decoded[:-2], 0) != int.from_bytes(decoded[-2:], "little"):
                 problem = "has a wrong checksum"
     if problem:
-        raise AuthorizationError(
-            f"the seed in {origin} {problem}: copy the user's seed (SU...) again"
-        )
+        raise AuthorizationError(f"the seed in {origin} {problem}: copy the user's seed (SU...) again")
 
 
 def _jwt_fields(
@@ -527,9 +495,7 @@ def _jwt_fields(
     expiry = _expiry(claims)
     if expiry is not None and expiry <= time.time():
         when = datetime.fromtimestamp(expiry, UTC).isoformat(timespec="seconds")
-        raise AuthorizationError(
-            f"the user JWT in {origin} expired at {when}: get new credentials"
-        )
+        raise AuthorizationError(f"the user JWT in {origin} expired at {when}: get new credentials")
     if seed is None:
         nats = claims.get("nats")
         if not isinstance(nats, dict) or nats.get("bearer_token") is not True:
@@ -551,9 +517,7 @@ def _claims(jwt: str, origin: str) -> dict[str, Any]:
     parts = jwt.strip().split(".")
     if len(parts) == 3:
         try:
-            claims = json.loads(
-                base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-            )
+            claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         except (
             ValueError,
             RecursionError,

@@ -20,9 +20,7 @@ _UNKNOWN_ISSUER, _UNVERIFIABLE_LEAF = 20, 21
 _HOSTNAME_MISMATCH, _IP_MISMATCH = 62, 64
 
 # What OpenSSL calls the first bytes of a server that answers in plain text.
-_PLAINTEXT_REASONS = frozenset(
-    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
-)
+_PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 _VERSION_REASONS = frozenset(
     {
         "UNSUPPORTED_PROTOCOL",
@@ -74,9 +72,7 @@ def build_ssl_context(
     given = [name for name, value in files.items() if value is not None]
     for name in given:
         if not os.fspath(files[name] or ""):
-            raise InvalidArgument(
-                name, "", "the path is empty; leave the option out instead"
-            )
+            raise InvalidArgument(name, "", "the path is empty; leave the option out instead")
     if isinstance(tls, ssl.SSLContext):
         if given or not verify:
             extra = ", ".join(given + ([] if verify else ["tls_verify"]))
@@ -87,9 +83,7 @@ def build_ssl_context(
             )
         return tls
     if tls is not None and not isinstance(tls, bool):
-        raise InvalidArgument(
-            "tls", type(tls).__name__, "must be an ssl.SSLContext, True, False or None"
-        )
+        raise InvalidArgument("tls", type(tls).__name__, "must be an ssl.SSLContext, True, False or None")
     if tls is False:
         if given:
             raise InvalidArgument(
@@ -99,20 +93,14 @@ def build_ssl_context(
             )
         return None
     if key is not None and cert is None:
-        raise InvalidArgument(
-            "tls_key", os.fspath(key), "needs tls_cert, the certificate it belongs to"
-        )
+        raise InvalidArgument("tls_key", os.fspath(key), "needs tls_cert, the certificate it belongs to")
     if tls is None and not given:
         return None
     return _new_context(ca, cert, key, verify)
 
 
-def _new_context(
-    ca: Path | None, cert: Path | None, key: Path | None, verify: bool
-) -> ssl.SSLContext:
-    context = ssl.SSLContext(
-        ssl.PROTOCOL_TLS_CLIENT
-    )  # verifies chain and host name by default
+def _new_context(ca: Path | None, cert: Path | None, key: Path | None, verify: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies chain and host name by default
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not verify:
         context.check_hostname = False
@@ -130,9 +118,7 @@ def translate_ssl_error(exc: BaseException, host: str) -> TLSError:
     """Say what went wrong in a handshake with ``host`` and what to do. Raise the result ``from exc``."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return TLSError(_explain_verification(exc, host))
-    if isinstance(
-        exc, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, EOFError)
-    ):
+    if isinstance(exc, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, EOFError)):
         return TLSError(
             f"{host} closed the connection during the TLS handshake: it may not offer TLS on this port, "
             "may ask for a client certificate (tls_cert), or may want tls_handshake_first the other way"
@@ -149,9 +135,7 @@ def translate_ssl_error(exc: BaseException, host: str) -> TLSError:
             "use the server's TLS port, or drop tls_handshake_first if it sends INFO before TLS"
         )
     if reason in _VERSION_REASONS:
-        return TLSError(
-            f"{host} offers no TLS version that we accept: it must support TLS 1.2 or newer"
-        )
+        return TLSError(f"{host} offers no TLS version that we accept: it must support TLS 1.2 or newer")
     if reason in _CLIENT_CERT_MISSING:
         return TLSError(
             f"{host} refused the handshake: it likely asks for a client certificate; set tls_cert"
@@ -161,15 +145,15 @@ def translate_ssl_error(exc: BaseException, host: str) -> TLSError:
             f"{host} refused our client certificate ({reason.lower()}): check that tls_cert is valid now "
             "and signed by an authority that the server trusts"
         )
-    return TLSError(
-        f"TLS with {host} failed: {reason or str(exc) or type(exc).__name__}"
-    )
+    return TLSError(f"TLS with {host} failed: {reason or str(exc) or type(exc).__name__}")
 
 
 def _explain_verification(exc: ssl.SSLCertVerificationError, host: str) -> str:
     code = exc.verify_code
     if code == _EXPIRED:
-        return f"the certificate of {host} has expired: renew it on the server (or check this machine's clock)"
+        return (
+            f"the certificate of {host} has expired: renew it on the server (or check this machine's clock)"
+        )
     if code == _NOT_YET_VALID:
         return f"the certificate of {host} is not valid yet: check this machine's clock"
     if code in (_HOSTNAME_MISMATCH, _IP_MISMATCH):
@@ -201,9 +185,7 @@ def _load_ca(context: ssl.SSLContext, path: str) -> None:
         else:
             context.load_verify_locations(cafile=path)
     except ssl.SSLError as exc:
-        raise TLSError(
-            f"tls_ca={path!r} holds no PEM certificate (-----BEGIN CERTIFICATE-----)"
-        ) from exc
+        raise TLSError(f"tls_ca={path!r} holds no PEM certificate (-----BEGIN CERTIFICATE-----)") from exc
     except OSError as exc:
         raise _unreadable("tls_ca", path, exc) from exc
 
@@ -234,9 +216,7 @@ def _load_cert(context: ssl.SSLContext, cert: str, key: str | None) -> None:
         ) from None
     except ssl.SSLError as exc:
         if exc.reason == "KEY_VALUES_MISMATCH":
-            raise TLSError(
-                f"{where} is not the private key of the certificate in tls_cert={cert!r}"
-            ) from exc
+            raise TLSError(f"{where} is not the private key of the certificate in tls_cert={cert!r}") from exc
         if key is None:
             rule = "must hold a PEM certificate and its private key; or give the key in tls_key"
             raise TLSError(f"tls_cert={cert!r} {rule}") from exc

@@ -35,9 +35,7 @@ MAX_FRAME_SIZE = 128 * 1024 * 1024
 into one frame, and its ``max_pending`` is 64 MiB by default."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
-_RESERVED_HEADERS = frozenset(
-    {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
-)
+_RESERVED_HEADERS = frozenset({"host", "upgrade", "connection", "content-length", "transfer-encoding"})
 
 # The library logs headers and frames at DEBUG, and the CONNECT frame holds the password. A logger outside
 # the hierarchy, with a level above all, can't be switched on by anybody's logging configuration.
@@ -79,9 +77,7 @@ class WebSocketCodec:
     def close_reason(self) -> str | None:
         """Code and reason of the server's close frame, ``None`` while there is none."""
         received = self._protocol.close_rcvd
-        return (
-            None if received is None else f"{received.code} {received.reason}".strip()
-        )
+        return None if received is None else f"{received.code} {received.reason}".strip()
 
     def handshake(self) -> bytes:
         """The HTTP request that asks for the upgrade: the first bytes to send."""
@@ -112,9 +108,7 @@ class WebSocketCodec:
             self.ready = True
         payloads = [self._payload(frame) for frame in protocol.events_received()]
         if protocol.parser_exc is not None:
-            raise ProtocolError(
-                f"{self._url} sent a bad WebSocket frame: {protocol.parser_exc}"
-            )
+            raise ProtocolError(f"{self._url} sent a bad WebSocket frame: {protocol.parser_exc}")
         return payloads[0] if len(payloads) == 1 else b"".join(payloads)
 
     def send(self, data: bytes) -> bytes:
@@ -152,9 +146,7 @@ class WebSocketCodec:
         if opcode in (0, 2):  # continuation, binary
             return bytes(frame.data)  # type: ignore[attr-defined]
         if opcode == 1:
-            raise ProtocolError(
-                f"{self._url} sent a WebSocket text frame; NATS uses binary frames only"
-            )
+            raise ProtocolError(f"{self._url} sent a WebSocket text frame; NATS uses binary frames only")
         return b""
 
     def _refused(self, exc: Exception | None) -> JetsparkError:
@@ -206,9 +198,7 @@ def _checked_headers(headers: Mapping[str, str | Secret]) -> list[tuple[str, Sec
                 name,
                 "a header name holds letters, digits and hyphens only",
             )
-        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(
-            "sec-websocket-"
-        ):
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith("sec-websocket-"):
             raise InvalidArgument(
                 "ws_headers",
                 name,
