@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 
 _NO_LIMITS = {"subs": -1, "data": -1, "payload": -1}
 _ACCOUNT_LIMITS = {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
