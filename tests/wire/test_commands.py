@@ -1,0 +1,173 @@
+"""Commands are exact bytes, and no argument can smuggle in a second command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetspark.errors import InvalidArgument
+from jetspark.wire.commands import (
+    MAX_CONTROL_LINE,
+    PING,
+    PONG,
+    encode_connect,
+    encode_sub,
+    encode_unsub,
+    hpub_prefix,
+    pub_prefix,
+)
+
+SMUGGLED = {
+    "CRLF and a command": "a\r\nPUB b 0\r\n\r\n",
+    "CR": "a\rb",
+    "LF": "a\nb",
+    "CR at the end": "a\r",
+    "LF at the end": "a\n",
+    "LF at the start": "\na",
+    "NUL": "a\x00b",
+    "space": "a b",
+    "space at the end": "a ",
+    "tab": "a\tb",
+    "only a space": " ",
+    "lone surrogate": "a\udcff",
+}
+EMPTY_TOKENS = [".", "..", ".a", "a.", "a..b", "a.b."]
+
+smuggled = pytest.mark.parametrize("text", SMUGGLED.values(), ids=SMUGGLED.keys())
+empty_tokens = pytest.mark.parametrize("text", EMPTY_TOKENS)
+
+
+def refused(field: str, value: object, call, *args) -> InvalidArgument:
+    with pytest.raises(InvalidArgument) as caught:
+        call(*args)
+    error = caught.value
+    assert (error.field, error.value) == (field, value)
+    assert str(error) == f"{field}={value!r}: {error.rule}"
+    assert isinstance(error, ValueError)
+    return error
+
+
+def test_ping_and_pong():
+    assert (PING, PONG) == (b"PING\r\n", b"PONG\r\n")
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (pub_prefix("a"), b"PUB a "),
+        (pub_prefix("a.b", "r.1"), b"PUB a.b r.1 "),
+        (pub_prefix("größe"), "PUB größe ".encode()),
+        (pub_prefix("$JS.API.INFO", "_INBOX.x"), b"PUB $JS.API.INFO _INBOX.x "),
+        # Wildcard characters inside a token are just characters.
+        (pub_prefix("a*b.c>"), b"PUB a*b.c> "),
+        (hpub_prefix("a"), b"HPUB a "),
+        (hpub_prefix("a", "r"), b"HPUB a r "),
+        (encode_sub("a", "", "1"), b"SUB a 1\r\n"),
+        (encode_sub("a.*.>", "", "12"), b"SUB a.*.> 12\r\n"),
+        (encode_sub(">", "workers", "3"), b"SUB > workers 3\r\n"),
+        (encode_sub("ü", "ö", "3"), "SUB ü ö 3\r\n".encode()),
+        (encode_unsub("7"), b"UNSUB 7\r\n"),
+        (encode_unsub("7", 0), b"UNSUB 7\r\n"),
+        (encode_unsub("7", 10), b"UNSUB 7 10\r\n"),
+    ],
+)
+def test_exact_bytes(made, expected):
+    assert made == expected
+
+
+def test_connect_is_one_line_whatever_the_values():
+    options = {
+        "verbose": False,
+        "name": 'line\r\nbreak "quoted" \x00 ü',
+        "user": "u",
+        "pass": "p\r\nPUB a 0\r\n",
+    }
+    line = encode_connect(options)
+    assert line.startswith(b"CONNECT {")
+    assert line.endswith(b"}\r\n")
+    assert line.count(b"\r") == line.count(b"\n") == 1
+    assert json.loads(line[len(b"CONNECT ") :]) == options
+
+
+@smuggled
+@pytest.mark.parametrize("encode", [pub_prefix, hpub_prefix])
+def test_smuggling_in_a_publish(encode, text):
+    refused("subject", text, encode, text)
+    refused("subject", text, encode, text, "r")
+    refused("reply", text, encode, "a", text)
+
+
+@smuggled
+def test_smuggling_in_a_subscribe(text):
+    refused("subject", text, encode_sub, text, "", "1")
+    refused("subject", text, encode_sub, text, "q", "1")
+    refused("queue", text, encode_sub, "a", text, "1")
+
+
+@empty_tokens
+def test_empty_tokens(text):
+    assert "empty tokens" in refused("subject", text, pub_prefix, text).rule
+    assert "empty tokens" in refused("reply", text, hpub_prefix, "a", text).rule
+    assert "empty tokens" in refused("subject", text, encode_sub, text, "", "1").rule
+
+
+def test_an_empty_subject():
+    assert "empty" in refused("subject", "", pub_prefix, "").rule
+    assert "empty" in refused("subject", "", hpub_prefix, "", "r").rule
+    assert "empty" in refused("subject", "", encode_sub, "", "", "1").rule
+
+
+@pytest.mark.parametrize("text", ["*", ">", "a.*", "a.>", "*.a", "a.*.b"])
+def test_publishing_to_wildcards(text):
+    assert "wildcard" in refused("subject", text, pub_prefix, text).rule
+    assert "wildcard" in refused("reply", text, pub_prefix, "a", text).rule
+
+
+@pytest.mark.parametrize("text", [">.a", "a.>.b", ">.>"])
+def test_a_full_wildcard_that_is_not_last(text):
+    assert "last token" in refused("subject", text, encode_sub, text, "", "1").rule
+    assert "last token" in refused("subject", text, pub_prefix, text).rule
+
+
+@pytest.mark.parametrize("value", [None, b"a", 5, ["a"]])
+def test_arguments_that_are_no_text(value):
+    assert "must be a str" in refused("subject", value, pub_prefix, value).rule
+    assert "must be a str" in refused("subject", value, encode_sub, value, "", "1").rule
+
+
+def test_the_longest_lines_fit_the_server_and_longer_ones_are_refused():
+    digits = b"9999999999 9999999999\r\n"
+    longest = "s" * (MAX_CONTROL_LINE - 32 - 1)
+    assert len(hpub_prefix(longest) + digits) <= MAX_CONTROL_LINE
+    assert str(MAX_CONTROL_LINE) in refused("subject", longest + "s", pub_prefix, longest + "s").rule
+    assert str(MAX_CONTROL_LINE) in refused("subject", longest, hpub_prefix, longest, "r").rule
+    # Bytes count, not characters.
+    wide = "ü" * (len(longest) // 2 + 1)
+    refused("subject", wide, pub_prefix, wide)
+
+    longest = "s" * (MAX_CONTROL_LINE - len("SUB  1\r\n"))
+    assert len(encode_sub(longest, "", "1")) == MAX_CONTROL_LINE
+    assert str(MAX_CONTROL_LINE) in refused("subject", longest + "s", encode_sub, longest + "s", "", "1").rule
+    refused("subject", longest, encode_sub, longest, "q", "1")
+
+
+@given(st.text(), st.text(), st.text())
+def test_whatever_is_accepted_is_one_line_of_the_right_number_of_words(subject, reply, queue):
+    def words(call, *args):
+        try:
+            line = call(*args)
+        except InvalidArgument:
+            return None
+        assert line.count(b"\n") == line.count(b"\r") == line.endswith(b"\r\n")
+        assert b"\t" not in line
+        assert b"\x00" not in line
+        return line.decode().removesuffix("\r\n").split(" ")
+
+    # A prefix ends with the blank in front of the size.
+    assert words(pub_prefix, subject) in (None, ["PUB", subject, ""])
+    assert words(hpub_prefix, "s", reply) in (None, ["HPUB", "s", *([reply] if reply else []), ""])
+    assert words(encode_sub, subject, "", "1") in (None, ["SUB", subject, "1"])
+    assert words(encode_sub, "s", queue, "1") in (None, ["SUB", "s", *([queue] if queue else []), "1"])
