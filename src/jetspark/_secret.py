@@ -29,7 +29,10 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(self.reveal().encode(), other.reveal().encode())
+        # surrogatepass: secrets out of the environment may hold bytes that are not UTF-8, and the text of
+        # a UnicodeEncodeError would show them.
+        mine, theirs = (one.reveal().encode("utf-8", "surrogatepass") for one in (self, other))
+        return hmac.compare_digest(mine, theirs)
 
     def __hash__(self) -> int:
         return hash(self.reveal())

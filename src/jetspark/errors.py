@@ -7,12 +7,11 @@ exceptions from executors to the driver. Where a builtin class says the same thi
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 
-def _rebuild(
-    cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
-) -> BaseException:
+def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
@@ -35,6 +34,14 @@ class InvalidArgument(JetsparkError, ValueError):
         self.field = field
         self.value = value
         self.rule = rule
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The value is whatever the caller passed, often just what can't be pickled: a lambda, a lock, a file.
+        try:
+            pickle.dumps(self.value)
+        except Exception:
+            return (_rebuild, (type(self), self.args, {**self.__dict__, "value": repr(self.value)}))
+        return super().__reduce__()
 
 
 class ProtocolError(JetsparkError):
@@ -65,7 +72,7 @@ class TLSError(JetsparkError):
 
 
 class RequestTimeout(JetsparkError, TimeoutError):
-    """No answer came in time. Somebody listens (else it were :class:`NoRespondersError`) but is slow or gone."""
+    """No answer came in time. Somebody listens (else :class:`NoRespondersError`) but is slow or gone."""
 
 
 class NoRespondersError(JetsparkError):
@@ -107,9 +114,7 @@ class PermissionViolationError(JetsparkError):
     """The server's permissions forbid the operation on the subject. The connection stays up."""
 
     def __init__(self, operation: str, subject: str, message: str) -> None:
-        super().__init__(
-            f"not permitted to {operation} {subject!r} (server: {message})"
-        )
+        super().__init__(f"not permitted to {operation} {subject!r} (server: {message})")
         self.operation = operation
         self.subject = subject
         self.message = message
