@@ -11,6 +11,8 @@ from jetspark.wire.subjects import validate_filter, validate_queue, validate_sub
 
 # The server's default max_control_line; it closes the connection when a line is longer.
 MAX_CONTROL_LINE = 4096
+# What is left of it for verb, subject and reply beside two sizes of at most 10 digits and CRLF.
+MAX_TARGET = MAX_CONTROL_LINE - 26
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
@@ -23,14 +25,19 @@ def encode_connect(options: dict[str, Any]) -> bytes:
     return b"CONNECT " + _encode_json(options) + b"\r\n"
 
 
-def pub_prefix(subject: str, reply: str = "") -> bytes:
-    """``PUB <subject> [reply] `` without the size: checked once, then reused for each message."""
-    return b"PUB " + _target(subject, reply)
+def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
+    """``PUB <subject> `` without reply and size: checked once, then reused for each message.
 
-
-def hpub_prefix(subject: str, reply: str = "") -> bytes:
-    """``HPUB <subject> [reply] `` without the sizes."""
-    return b"HPUB " + _target(subject, reply)
+    With an ``H`` in front it is the start of HPUB. ``literal=False`` lets wildcard tokens pass.
+    """
+    if literal:
+        validate_subject(subject)
+    else:
+        validate_filter(subject)
+    prefix = f"PUB {subject} ".encode()
+    if len(prefix) > MAX_TARGET:
+        raise InvalidArgument("subject", subject, f"exceeds {MAX_TARGET} bytes; shorten it")
+    return prefix
 
 
 def encode_sub(subject: str, queue: str, sid: str) -> bytes:
@@ -53,20 +60,3 @@ def encode_sub(subject: str, queue: str, sid: str) -> bytes:
 def encode_unsub(sid: str, limit: int = 0) -> bytes:
     """UNSUB, at once or after ``limit`` messages in all since SUB."""
     return f"UNSUB {sid} {limit}\r\n".encode() if limit else f"UNSUB {sid}\r\n".encode()
-
-
-def _target(subject: str, reply: str) -> bytes:
-    validate_subject(subject)
-    if reply:
-        validate_subject(reply, field="reply")
-        target = f"{subject} {reply} ".encode()
-    else:
-        target = f"{subject} ".encode()
-    # Two sizes of at most 10 digits, the verb and CRLF have to fit beside it.
-    if len(target) > MAX_CONTROL_LINE - 32:
-        raise InvalidArgument(
-            "subject",
-            subject,
-            f"with reply makes a line longer than the {MAX_CONTROL_LINE} bytes a server takes",
-        )
-    return target

@@ -26,10 +26,7 @@ class Headers:
 
     def __init__(
         self,
-        initial: Headers
-        | Mapping[str, str | Sequence[str]]
-        | Iterable[tuple[str, str]]
-        | None = None,
+        initial: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]] | None = None,
     ) -> None:
         self._pairs: list[tuple[str, str]] = []
         if initial is None:
@@ -135,9 +132,7 @@ def _check_pair(name: str, value: str) -> None:
             f"of {name!r} must be a str, not {type(value).__name__}; convert it first",
         )
     if "\r" in value or "\n" in value:
-        raise InvalidArgument(
-            "header value", value, f"of {name!r} must not contain CR or LF"
-        )
+        raise InvalidArgument("header value", value, f"of {name!r} must not contain CR or LF")
 
 
 def encode_headers(
@@ -154,14 +149,8 @@ def encode_headers(
         return b"NATS/1.0\r\n" + text.encode() + b"\r\n"
     except UnicodeEncodeError:
         # Name the culprit alone: the other headers have no business in an error text.
-        bad = next(
-            pair
-            for pair in pairs
-            if any("\ud800" <= char <= "\udfff" for char in "".join(pair))
-        )
-    raise InvalidArgument(
-        "header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8"
-    )
+        bad = next(pair for pair in pairs if any("\ud800" <= char <= "\udfff" for char in "".join(pair)))
+    raise InvalidArgument("header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8")
 
 
 def decode_headers(block: bytes) -> Headers:
@@ -173,9 +162,7 @@ def decode_headers(block: bytes) -> Headers:
     # surrogateescape: a header that is not UTF-8 must cost neither the message nor its other headers.
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")
     if not lines[0].startswith("NATS/1.0"):
-        raise ProtocolError(
-            f"header block starts with {lines[0][:32]!r}, not with NATS/1.0"
-        )
+        raise ProtocolError(f"header block starts with {lines[0][:32]!r}, not with NATS/1.0")
     pairs = headers._pairs
     for line in lines[1:]:
         if not line:

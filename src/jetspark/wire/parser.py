@@ -84,9 +84,7 @@ Event = Messages | Info | Ping | Pong | Ok | Err
 _PING, _PONG, _OK = Ping(), Pong(), Ok()
 
 
-def _drop(
-    subject: str, reply: str, data: bytes, header: bytes | None, owner: Any
-) -> None:
+def _drop(subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> None:
     return None
 
 
@@ -226,9 +224,7 @@ class Parser:
                     if hdr_size is None:
                         hdr_size = self._size(hdr_digits)
                     if hdr_size > size:
-                        raise ProtocolError(
-                            f"header of {hdr_size} bytes in a message of {size}"
-                        )
+                        raise ProtocolError(f"header of {hdr_size} bytes in a message of {size}")
                     body = start + hdr_size
                 else:
                     body = start
@@ -236,17 +232,13 @@ class Parser:
                     self._hold(buf, pos, end + 2 - pos)
                     break
                 if buf[end : end + 2] != b"\r\n":
-                    raise ProtocolError(
-                        f"payload of {size} bytes is not followed by CRLF"
-                    )
+                    raise ProtocolError(f"payload of {size} bytes is not followed by CRLF")
                 if body == start:
                     header = None
                 else:
                     header = buf[start:body]
                     if not header.startswith(VERSION_LINE):
-                        raise ProtocolError(
-                            f"header block starts with {header[:32]!r}, not with NATS/1.0"
-                        )
+                        raise ProtocolError(f"header block starts with {header[:32]!r}, not with NATS/1.0")
                 if sid != run_sid:
                     if not sid:
                         raise _bad_line(buf, pos, eol)
@@ -266,14 +258,10 @@ class Parser:
     def _size(self, digits: str) -> int:
         # isascii: int() would take digits of any script, signs and underscores.
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 10:
-            raise ProtocolError(
-                f"size {digits[:32]!r} is not a decimal number of at most 10 digits"
-            )
+            raise ProtocolError(f"size {digits[:32]!r} is not a decimal number of at most 10 digits")
         size = int(digits)
         if size > self._max_message:
-            raise ProtocolError(
-                f"declared size {size} exceeds the limit of {self._max_message} bytes"
-            )
+            raise ProtocolError(f"declared size {size} exceeds the limit of {self._max_message} bytes")
         if len(self._sizes) < _SIZE_CACHE:
             self._sizes[digits] = size
         return size
@@ -322,6 +310,4 @@ def _control(op: str, buf: bytes, pos: int, eol: int) -> Event:
 
 def _bad_line(buf: bytes, pos: int, eol: int) -> ProtocolError:
     # The start is enough to recognise it; what follows may be somebody's data.
-    return ProtocolError(
-        f"unknown or malformed line {buf[pos : min(eol - 1, pos + 48)]!r}"
-    )
+    return ProtocolError(f"unknown or malformed line {buf[pos : min(eol - 1, pos + 48)]!r}")
