@@ -87,7 +87,10 @@ class NotFound(ApiError):
 
 
 class InvalidStreamConfig(ApiError, err_code=10052):
-    """The server refuses the stream's config. The description names the rule; 10052 is the general case."""
+    """The server refuses the stream's config. The description names the rule.
+
+    10052 is the general case; the server uses it for some rules about consumers as well.
+    """
 
 
 class InvalidConsumerConfig(ApiError, err_code=10012):
