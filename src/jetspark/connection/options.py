@@ -12,7 +12,7 @@ from jetspark.connection.auth import Authenticator, build_authenticator
 from jetspark.connection.events import Event
 from jetspark.connection.tls import build_ssl_context
 from jetspark.connection.urls import ServerURL
-from jetspark.errors import InvalidArgument
+from jetspark.errors import AuthorizationError, InvalidArgument, JetsparkError
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.subjects import validate_subject
 
@@ -30,6 +30,7 @@ class ConnectOptions:
     authenticator: Authenticator | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool | None = None
     tls_hostname: str | None = None
+    tls_verify: bool = True
     tls_handshake_first: bool = False
     tls_context: ssl.SSLContext | None = field(default=None, repr=False)
     inbox_prefix: str = "_INBOX"
@@ -105,10 +106,17 @@ class ConnectOptions:
             raise InvalidArgument(
                 "tls", False, "contradicts a tls:// or wss:// URL; drop one of them"
             )
-        if self.tls is False and self.tls_handshake_first:
+        if self.tls is False and (self.tls_handshake_first or self.tls_hostname):
             raise InvalidArgument(
-                "tls", False, "contradicts tls_handshake_first=True; drop one of them"
+                "tls",
+                False,
+                "contradicts tls_handshake_first and tls_hostname; drop one of them",
             )
+        for url in self.servers:
+            if url.scheme == "ws" and self.wants_tls(url):
+                raise InvalidArgument(
+                    "servers", str(url), "a TLS option was given, and ws:// is plain text; use wss://"
+                )
         kinds = {url.is_websocket for url in self.servers}
         if len(kinds) > 1:
             raise InvalidArgument(
@@ -119,13 +127,22 @@ class ConnectOptions:
 
     def wants_tls(self, url: ServerURL) -> bool:
         """Whether the client side demands TLS: by URL, or because a TLS option was given."""
-        return url.needs_tls or self.tls_context is not None or self.tls_handshake_first
+        return (
+            url.needs_tls
+            or self.tls_context is not None
+            or self.tls_handshake_first
+            or self.tls_hostname is not None
+        )
+
+    def tls_name(self, url: ServerURL) -> str:
+        """The name that the certificate of the server at ``url`` must hold."""
+        return self.tls_hostname or url.tls_name or url.host
 
     def ssl_context(self) -> ssl.SSLContext:
         """The configured context, or one that verifies against the system's authorities."""
         if self.tls_context is not None:
             return self.tls_context
-        context = build_ssl_context(True)
+        context = build_ssl_context(True, verify=self.tls_verify)
         assert context is not None
         return context
 
@@ -153,7 +170,15 @@ class ConnectOptions:
                 user=url.user, password=url.password, token=url.token
             )
         if authenticator is not None:
-            fields.update(authenticator.connect_fields(info.nonce))
+            try:
+                fields.update(authenticator.connect_fields(info.nonce))
+            except JetsparkError:
+                raise
+            except Exception as error:
+                # An authenticator of the user's own: whatever it raises must not end the reconnecting.
+                raise AuthorizationError(
+                    f"the authenticator given as auth raised {type(error).__name__}"
+                ) from error
         return fields
 
 

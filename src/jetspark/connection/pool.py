@@ -68,13 +68,16 @@ class ServerPool:
 
     def lost(self, server: PooledServer, now: float) -> None:
         """An established connection broke: others first, and a little random pause for this one."""
+        if self.max_failures == 0:
+            self.remove(server)
+            return
         self._rotate(server)
         server.not_before = now + self.random.uniform(0, self.wait * (1 + self.jitter))
 
     def failed(self, server: PooledServer, now: float) -> None:
-        """An attempt failed: back off, and give the server up past ``max_failures``."""
+        """An attempt failed: back off, and give the server up at ``max_failures`` in a row."""
         server.failures += 1
-        if self.max_failures is not None and server.failures > self.max_failures:
+        if self.max_failures is not None and server.failures >= self.max_failures:
             self.remove(server)
             return
         self._rotate(server)

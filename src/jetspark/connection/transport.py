@@ -156,12 +156,16 @@ class Link(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def check_alive(self) -> None:
+        """Raise why the connection is gone, when it is."""
+        if self._lost:
+            raise self._error or ConnectionLost(
+                f"{self.url.hostport} closed the connection during the handshake"
+            )
+
     async def _next_event(self) -> Event:
         while not self._early:
-            if self._lost:
-                raise self._error or ConnectionLost(
-                    f"{self.url.hostport} closed the connection during the handshake"
-                )
+            self.check_alive()
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -181,6 +185,9 @@ class Link(asyncio.Protocol):
 
     async def _start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         assert self._transport is not None
+        if self._early or self.parser.held:
+            # Whoever sits in between could slip in answers that we would take for the server's.
+            raise ProtocolError(f"{self.url.hostport} sent more than INFO before the TLS handshake")
         loop = asyncio.get_running_loop()
         transport = await loop.start_tls(
             self._transport, self, context, server_hostname=hostname
@@ -206,7 +213,7 @@ class Link(asyncio.Protocol):
                     "enable tls in the server, or use a nats:// URL without tls options"
                 )
             await self._start_tls(
-                options.ssl_context(), options.tls_hostname or self.url.host
+                options.ssl_context(), options.tls_name(self.url)
             )
         elif self.info.tls_required and not over_tls and not self.url.is_websocket:
             if options.tls is False:
@@ -214,7 +221,7 @@ class Link(asyncio.Protocol):
                     f"{self.url.hostport} requires TLS but tls=False forbids it"
                 )
             await self._start_tls(
-                options.ssl_context(), options.tls_hostname or self.url.host
+                options.ssl_context(), options.tls_name(self.url)
             )
         self.write(
             encode_connect(options.connect_fields(self.url, self.info, CLIENT_VERSION))
@@ -250,7 +257,7 @@ async def open_link(
             ):
                 tls = {
                     "ssl": options.ssl_context(),
-                    "server_hostname": options.tls_hostname or url.host,
+                    "server_hostname": options.tls_name(url),
                 }
             link = Link(url)
             if url.is_websocket:
@@ -267,8 +274,11 @@ async def open_link(
             raise ConnectionLost(
                 f"{url.hostport} did not complete the handshake within connect_timeout={options.connect_timeout:g}s"
             ) from None
-        if isinstance(error, OSError | ssl.SSLError | EOFError):
+        if isinstance(error, OSError | EOFError):
             raise translate_error(error, url) from None
+        if isinstance(error, UnicodeError):
+            # The resolver encodes names as IDNA, which refuses empty and overlong labels this way.
+            raise ConnectionLost(f"{url.hostport}: not a valid host name") from None
         raise
 
 

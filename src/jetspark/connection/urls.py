@@ -45,6 +45,8 @@ class ServerURL:
     """Path of the WebSocket endpoint, with its leading slash; empty for ``nats`` and ``tls``."""
     query: Secret | None = None
     """Query of a WebSocket url without the ``?``; a secret, as gateways take access keys there."""
+    tls_name: str | None = None
+    """The name to expect in the certificate when it is not ``host``: see :func:`discovered_url`."""
 
     @property
     def needs_tls(self) -> bool:
@@ -130,11 +132,16 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
 
     Scheme, path and credentials come from ``like``, the url through which the cluster was found: its
     members share them, and a ``tls`` pool must never be led to a plaintext connection by gossip.
+
+    Clusters gossip addresses while their certificates hold names. So an address is expected to show the
+    name through which the cluster was found.
     """
     if "://" in entry or "@" in entry or "/" in entry:
         raise _refuse(entry, "a discovered server must be host:port")
     found = parse_server_url(f"{like.scheme}://{entry}")
-    return replace(like, host=found.host, port=found.port)
+    name = like.tls_name or like.host
+    tls_name = name if _is_address(found.host) and not _is_address(name) else None
+    return replace(like, host=found.host, port=found.port, tls_name=tls_name)
 
 
 def redact_url(text: str) -> str:
@@ -211,6 +218,14 @@ def _split_hostport(text: str, hostport: str, default_port: int) -> tuple[str, i
 def _is_ipv6(host: str) -> bool:
     try:
         ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
     except ValueError:
         return False
     return True
