@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,12 @@ from hypothesis import strategies as st
 from jetspark.errors import InvalidArgument
 from jetspark.wire.commands import (
     MAX_CONTROL_LINE,
+    MAX_TARGET,
     PING,
     PONG,
     encode_connect,
     encode_sub,
     encode_unsub,
-    hpub_prefix,
     pub_prefix,
 )
 
@@ -59,12 +60,12 @@ def test_ping_and_pong():
     [
         (pub_prefix("a"), b"PUB a "),
         (pub_prefix("a.b", "r.1"), b"PUB a.b r.1 "),
+        (pub_prefix("*", "r.1", literal=False), b"PUB * r.1 "),
         (pub_prefix("größe"), "PUB größe ".encode()),
-        (pub_prefix("$JS.API.INFO", "_INBOX.x"), b"PUB $JS.API.INFO _INBOX.x "),
+        (pub_prefix("$JS.API.INFO"), b"PUB $JS.API.INFO "),
         # Wildcard characters inside a token are just characters.
         (pub_prefix("a*b.c>"), b"PUB a*b.c> "),
-        (hpub_prefix("a"), b"HPUB a "),
-        (hpub_prefix("a", "r"), b"HPUB a r "),
+        (pub_prefix("a.*.>", literal=False), b"PUB a.*.> "),
         (encode_sub("a", "", "1"), b"SUB a 1\r\n"),
         (encode_sub("a.*.>", "", "12"), b"SUB a.*.> 12\r\n"),
         (encode_sub(">", "workers", "3"), b"SUB > workers 3\r\n"),
@@ -93,11 +94,15 @@ def test_connect_is_one_line_whatever_the_values():
 
 
 @smuggled
-@pytest.mark.parametrize("encode", [pub_prefix, hpub_prefix])
-def test_smuggling_in_a_publish(encode, text):
-    refused("subject", text, encode, text)
-    refused("subject", text, encode, text, "r")
-    refused("reply", text, encode, "a", text)
+@pytest.mark.parametrize("literal", [True, False])
+def test_smuggling_in_a_publish(literal, text):
+    refused("subject", text, partial(pub_prefix, literal=literal), text)
+
+
+@smuggled
+def test_smuggling_in_a_reply(text):
+    refused("reply", text, pub_prefix, "a", text)
+    refused("reply", text, partial(pub_prefix, literal=False), "a", text)
 
 
 @smuggled
@@ -110,26 +115,28 @@ def test_smuggling_in_a_subscribe(text):
 @empty_tokens
 def test_empty_tokens(text):
     assert "empty tokens" in refused("subject", text, pub_prefix, text).rule
-    assert "empty tokens" in refused("reply", text, hpub_prefix, "a", text).rule
+    assert "empty tokens" in refused("subject", text, partial(pub_prefix, literal=False), text).rule
     assert "empty tokens" in refused("subject", text, encode_sub, text, "", "1").rule
 
 
 def test_an_empty_subject():
     assert "empty" in refused("subject", "", pub_prefix, "").rule
-    assert "empty" in refused("subject", "", hpub_prefix, "", "r").rule
+    assert "empty" in refused("subject", "", partial(pub_prefix, literal=False), "").rule
     assert "empty" in refused("subject", "", encode_sub, "", "", "1").rule
 
 
 @pytest.mark.parametrize("text", ["*", ">", "a.*", "a.>", "*.a", "a.*.b"])
 def test_publishing_to_wildcards(text):
     assert "wildcard" in refused("subject", text, pub_prefix, text).rule
-    assert "wildcard" in refused("reply", text, pub_prefix, "a", text).rule
+    assert "wildcard" in refused("reply", text, partial(pub_prefix, literal=False), "a", text).rule
+    assert pub_prefix(text, literal=False) == f"PUB {text} ".encode()
 
 
 @pytest.mark.parametrize("text", [">.a", "a.>.b", ">.>"])
 def test_a_full_wildcard_that_is_not_last(text):
     assert "last token" in refused("subject", text, encode_sub, text, "", "1").rule
     assert "last token" in refused("subject", text, pub_prefix, text).rule
+    assert "last token" in refused("subject", text, partial(pub_prefix, literal=False), text).rule
 
 
 @pytest.mark.parametrize("value", [None, b"a", 5, ["a"]])
@@ -139,11 +146,10 @@ def test_arguments_that_are_no_text(value):
 
 
 def test_the_longest_lines_fit_the_server_and_longer_ones_are_refused():
-    digits = b"9999999999 9999999999\r\n"
-    longest = "s" * (MAX_CONTROL_LINE - 32 - 1)
-    assert len(hpub_prefix(longest) + digits) <= MAX_CONTROL_LINE
-    assert str(MAX_CONTROL_LINE) in refused("subject", longest + "s", pub_prefix, longest + "s").rule
-    assert str(MAX_CONTROL_LINE) in refused("subject", longest, hpub_prefix, longest, "r").rule
+    longest = "s" * (MAX_TARGET - len("PUB  "))
+    assert len(b"H" + pub_prefix(longest) + b"9999999999 9999999999\r\n") <= MAX_CONTROL_LINE
+    assert "shorten it" in refused("subject", longest + "s", pub_prefix, longest + "s").rule
+    refused("subject", longest, pub_prefix, longest, "r")
     # Bytes count, not characters.
     wide = "ü" * (len(longest) // 2 + 1)
     refused("subject", wide, pub_prefix, wide)
@@ -168,6 +174,7 @@ def test_whatever_is_accepted_is_one_line_of_the_right_number_of_words(subject, 
 
     # A prefix ends with the blank in front of the size.
     assert words(pub_prefix, subject) in (None, ["PUB", subject, ""])
-    assert words(hpub_prefix, "s", reply) in (None, ["HPUB", "s", *([reply] if reply else []), ""])
+    assert words(pub_prefix, "s", reply) in (None, ["PUB", "s", *([reply] if reply else []), ""])
+    assert words(partial(pub_prefix, literal=False), subject) in (None, ["PUB", subject, ""])
     assert words(encode_sub, subject, "", "1") in (None, ["SUB", subject, "1"])
     assert words(encode_sub, "s", queue, "1") in (None, ["SUB", "s", *([queue] if queue else []), "1"])
