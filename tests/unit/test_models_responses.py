@@ -19,6 +19,7 @@ from jetspark.jetstream.model import Model
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.stream_config import Compression, PersistMode, RetentionPolicy
 from jetspark.jetstream.stream_info import StreamInfo
+from jetspark.jetstream.validation import validate_consumer_config, validate_stream_config
 
 RECORDED = Path(__file__).parent / "server_responses"
 STREAMS = sorted(path.stem for path in RECORDED.glob("stream_*.json"))
@@ -75,6 +76,16 @@ def test_consumer_config_survives_an_update(name: str) -> None:
     assert info.config.to_wire() == raw["config"]
     assert set(unknown_fields(info)) <= ENVELOPE
     assert pickle.loads(pickle.dumps(info)) == info
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_what_the_server_holds_passes_validation(name: str) -> None:
+    assert validate_stream_config(StreamInfo.from_wire(load(name)).config, update=True) is None
+
+
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_consumers_the_server_holds_pass_validation(name: str) -> None:
+    assert validate_consumer_config(ConsumerInfo.from_wire(load(name)).config) is None
 
 
 @pytest.mark.parametrize("name", STREAMS)

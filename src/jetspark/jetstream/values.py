@@ -7,6 +7,7 @@ and written back must not move what was not touched. So the two types here *are*
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
@@ -316,7 +317,7 @@ if TYPE_CHECKING:
 
     class DurationListField:
         def __get__(self, obj: object, owner: object = None) -> list[Duration] | None: ...
-        def __set__(self, obj: object, value: list[Any] | tuple[float | timedelta, ...] | None) -> None: ...
+        def __set__(self, obj: object, value: Sequence[float | timedelta] | None) -> None: ...
 
     class TimeField:
         def __get__(self, obj: object, owner: object = None) -> Timestamp | None: ...
