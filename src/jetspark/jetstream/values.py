@@ -7,7 +7,6 @@ and written back must not move what was not touched. So the two types here *are*
 """
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
@@ -308,6 +307,8 @@ UNSET: Any = None
 E = TypeVar("E", bound=OpenEnum)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     # What a field gives and what it takes differ: a timedelta goes in, a Duration comes out. Type
     # checkers read that from a descriptor; at run time the fields are ordinary struct fields that the
     # model converts.
