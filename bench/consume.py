@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import time
 from typing import Any
@@ -23,6 +24,7 @@ from _harness import (
     percentiles,
     rate,
     ready,
+    warmed,
 )
 from _raw import RawConn, drain_pull, drain_pull_explicit, publish_pipelined
 
@@ -48,7 +50,7 @@ def prefill(ctx: Context, quick: bool) -> None:
         drain_pull(conn, STREAM, "first-reader", 1, count)
 
 
-def pace(ctx: Context, p: Params) -> None:
+def pace(ctx: Context, p: Params, phase: int) -> None:
     ctx.drive(op="pace", subject=LATENCY_SUBJECT, count=p.total, size=p.size, interval=INTERVAL)
 
 
@@ -56,74 +58,73 @@ def check_acked(ctx: Context, p: Params) -> None:
     """Every ack must have reached the consumer: the floor is looked at, not the client's word."""
     deadline = time.monotonic() + 10
     while True:
-        info = ctx.admin.api(f"CONSUMER.INFO.{STREAM}.{p.run_id}")
+        info = ctx.admin.api(f"CONSUMER.INFO.{STREAM}.{p.run_id}-t")
         floor = info["ack_floor"]["stream_seq"]
-        if floor >= p.total:
+        if floor >= p.n:
             break
         if time.monotonic() > deadline:
-            raise RuntimeError(f"acked up to {floor} of {p.total}")
+            raise RuntimeError(f"acked up to {floor} of {p.n}")
         time.sleep(0.05)
-    ctx.admin.api(f"CONSUMER.DELETE.{STREAM}.{p.run_id}")
+    ctx.admin.api(f"CONSUMER.DELETE.{STREAM}.{p.run_id}-t")
 
 
 class Meter:
-    """Counts messages (or batches of them) and keeps the time of message `warm` and of message `total`.
+    """Counts what batches bring until `total` messages are there, from its creation on.
 
-    A batch may cross either mark: the rate is taken over the messages actually between the two times.
+    A batch may go beyond the total: the rate is taken over all that was handled.
     """
 
-    __slots__ = ("begun_at", "count", "ended", "started", "total", "volume", "warm")
+    __slots__ = ("count", "size", "started", "total", "volume")
 
-    def __init__(self, p: Params) -> None:
-        self.warm, self.total = p.warm, p.total
-        self.count = self.volume = self.begun_at = 0
-        self.started = self.ended = 0.0
+    def __init__(self, total: int, size: int) -> None:
+        self.total, self.size = total, size
+        self.count = self.volume = 0
+        self.started = now()
 
     def add(self, messages: int, volume: int) -> bool:
         """True when the total is reached."""
         self.count += messages
         self.volume += volume
-        if not self.begun_at and self.count >= self.warm:
-            self.started, self.begun_at = now(), self.count
-        if self.count >= self.total:
-            self.ended = now()
-            return True
-        return False
+        return self.count >= self.total
 
-    def figures(self, p: Params) -> Figures:
-        expect("payload bytes", self.volume, self.count * p.size)
-        return rate(self.count - self.begun_at, self.started, self.ended)
+    def figures(self) -> Figures:
+        ended = now()
+        expect("payload bytes", self.volume, self.count * self.size)
+        return rate(self.count, self.started, ended)
 
 
-async def iterate(messages: Any, p: Params) -> Figures:
-    """`async for`, one message at a time, the same loop for ours and nats-py."""
+async def iterate(messages: Any, total: int, size: int) -> float:
+    """`async for`, one message at a time, the same loop for ours and nats-py. Returns the first's time."""
     count = volume = 0
-    warm, total = p.warm, p.total
-    started = 0.0
+    first = 0.0
     async for msg in messages:
         volume += len(msg.data)
         count += 1
-        if count == warm:
-            started = now()
+        if count == 1:
+            first = now()
         elif count == total:
             break
-    ended = now()
-    expect("payload bytes", volume, total * p.size)
-    return rate(p.n, started, ended)
+    expect("payload bytes", volume, total * size)
+    return first
 
 
 class Handler:
     """The callback of every callback contender; what arrives after the last counted message is ignored."""
 
-    def __init__(self, p: Params) -> None:
-        self._p = p
-        self._meter = Meter(p)
-        self.result: asyncio.Future[Figures] = asyncio.get_running_loop().create_future()
+    def __init__(self, total: int, size: int) -> None:
+        self._total, self._size = total, size
+        self._count = self._volume = 0
+        self.first = 0.0
+        self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def handle(self, msg: Any) -> None:
-        meter = self._meter
-        if not meter.ended and meter.add(1, len(msg.data)):
-            self.result.set_result(meter.figures(self._p))
+        self._volume += len(msg.data)
+        self._count = count = self._count + 1
+        if count == 1:
+            self.first = now()
+        elif count == self._total:
+            expect("payload bytes", self._volume, self._total * self._size)
+            self.ended.set_result(now())
 
 
 class Latencies:
@@ -149,106 +150,135 @@ class Latencies:
 # --- ours: what the API looks like is written in this section only --------------------------------
 
 
-async def ours_consumer(p: Params, stream: str = STREAM, **config: Any) -> tuple[Any, Any]:
-    jetspark = module("jetspark")
-    nc = await ours_connect(p)
-    settings = {"name": p.run_id, "ack_policy": "none", "mem_storage": True, "inactive_threshold": 60.0}
-    consumer = await nc.jetstream().create_or_update_consumer(
-        stream, jetspark.ConsumerConfig(**{**settings, **config})
+async def ours_consumer(nc: Any, name: str, stream: str = STREAM, **config: Any) -> Any:
+    settings = {"name": name, "ack_policy": "none", "mem_storage": True, "inactive_threshold": 60.0}
+    return await nc.jetstream().create_or_update_consumer(
+        stream, module("jetspark").ConsumerConfig(**{**settings, **config})
     )
-    return nc, consumer
 
 
 async def ours_consume_iter(p: Params) -> Figures:
-    _, consumer = await ours_consumer(p)
-    async with consumer.consume(max_messages=BUFFER) as messages:
-        return await iterate(messages, p)
+    nc = await ours_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await ours_consumer(nc, name)
+        started = now()
+        async with consumer.consume(max_messages=BUFFER) as messages:
+            await iterate(messages, count, p.size)
+            return rate(count, started, now())
+
+    return await warmed(run, p)
 
 
 async def ours_consume_callback(p: Params) -> Figures:
-    _, consumer = await ours_consumer(p)
-    handler = Handler(p)
-    async with consumer.consume(callback=handler.handle, max_messages=BUFFER):
-        return await handler.result
+    nc = await ours_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await ours_consumer(nc, name)
+        handler = Handler(count, p.size)
+        started = now()
+        async with consumer.consume(callback=handler.handle, max_messages=BUFFER):
+            return rate(count, started, await handler.ended)
+
+    return await warmed(run, p)
 
 
 async def ours_fetch_1000(p: Params) -> Figures:
-    _, consumer = await ours_consumer(p)
-    meter = Meter(p)
-    done = False
-    while not done:
-        batch = await consumer.fetch(1_000, expires=2)
-        count = volume = 0
-        for msg in batch:
-            count += 1
-            volume += len(msg.data)
-        done = meter.add(count, volume)
-    return meter.figures(p)
+    nc = await ours_connect(p)
+
+    async def run(name: str, total: int) -> Figures:
+        consumer = await ours_consumer(nc, name)
+        meter = Meter(total, p.size)
+        done = False
+        while not done:
+            count = volume = 0
+            for msg in await consumer.fetch(1_000, expires=2):
+                count += 1
+                volume += len(msg.data)
+            done = meter.add(count, volume)
+        return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def ours_batches(p: Params) -> Figures:
-    _, consumer = await ours_consumer(p)
-    meter = Meter(p)
-    async with consumer.consume(batches=True, max_messages=BUFFER) as batches:
-        async for batch in batches:
-            if meter.add(len(batch), sum([len(msg.data) for msg in batch])):
-                break
-    return meter.figures(p)
+    nc = await ours_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await ours_consumer(nc, name)
+        meter = Meter(count, p.size)
+        async with consumer.consume(batches=True, max_messages=BUFFER) as batches:
+            async for batch in batches:
+                if meter.add(len(batch), sum([len(msg.data) for msg in batch])):
+                    break
+            return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def ours_arrow(p: Params) -> Figures:
     pc = module("pyarrow.compute")
-    _, consumer = await ours_consumer(p)
-    meter = Meter(p)
-    async with consumer.consume_arrow(max_messages=BUFFER) as batches:
-        async for batch in batches:
-            if meter.add(batch.num_rows, pc.sum(pc.binary_length(batch.column("data"))).as_py()):
-                break
-    return meter.figures(p)
+    nc = await ours_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await ours_consumer(nc, name)
+        meter = Meter(count, p.size)
+        async with consumer.consume_arrow(max_messages=BUFFER) as batches:
+            async for batch in batches:
+                if meter.add(batch.num_rows, pc.sum(pc.binary_length(batch.column("data"))).as_py()):
+                    break
+            return meter.figures()
+
+    return await warmed(run, p)
 
 
 def ours_blocking_iter(p: Params) -> Figures:
     jetspark = module("jetspark")
-    blocking = module("jetspark.blocking")
-    meter = Meter(p)
-    with blocking.connect(p.url) as nc:
-        config = jetspark.ConsumerConfig(
-            name=p.run_id, ack_policy="none", mem_storage=True, inactive_threshold=60.0
-        )
-        consumer = nc.jetstream().create_or_update_consumer(STREAM, config)
-        count = volume = 0
-        warm, total = p.warm, p.total
-        with consumer.consume(max_messages=BUFFER) as messages:
-            for msg in messages:
-                volume += len(msg.data)
-                count += 1
-                if count == warm:
-                    meter.started = now()
-                elif count == total:
-                    meter.ended = now()
-                    break
-    meter.count, meter.volume, meter.begun_at = count, volume, warm
-    return meter.figures(p)
+    with module("jetspark.blocking").connect(p.url) as nc:
+
+        def run(name: str, total: int) -> Figures:
+            config = jetspark.ConsumerConfig(
+                name=name, ack_policy="none", mem_storage=True, inactive_threshold=60.0
+            )
+            consumer = nc.jetstream().create_or_update_consumer(STREAM, config)
+            count = volume = 0
+            started = now()
+            with consumer.consume(max_messages=BUFFER) as messages:
+                for msg in messages:
+                    volume += len(msg.data)
+                    count += 1
+                    if count == total:
+                        break
+                ended = now()
+            expect("payload bytes", volume, total * p.size)
+            return rate(total, started, ended)
+
+        run(f"{p.run_id}-w", p.warm)
+        gc.collect()
+        return run(f"{p.run_id}-t", p.n)
 
 
 async def ours_ack_explicit(p: Params) -> Figures:
-    nc, consumer = await ours_consumer(p, ack_policy="explicit", max_ack_pending=MAX_ACK_PENDING)
-    count = 0
-    started = 0.0
-    async with consumer.consume(max_messages=BUFFER, stop_after=p.total) as messages:
-        async for msg in messages:
-            await msg.ack()
-            count += 1
-            if count == p.warm:
-                started = now()
-            elif count == p.total:
-                break
-        await nc.flush()
-    return rate(p.n, started, now())
+    nc = await ours_connect(p)
+
+    async def run(name: str, total: int) -> Figures:
+        consumer = await ours_consumer(nc, name, ack_policy="explicit", max_ack_pending=MAX_ACK_PENDING)
+        count = 0
+        started = now()
+        async with consumer.consume(max_messages=BUFFER) as messages:
+            async for msg in messages:
+                await msg.ack()
+                count += 1
+                if count == total:
+                    break
+            await nc.flush()
+            return rate(total, started, now())
+
+    return await warmed(run, p)
 
 
 async def ours_latency(p: Params) -> Figures:
-    _, consumer = await ours_consumer(p, LATENCY, deliver_policy="new")
+    consumer = await ours_consumer(await ours_connect(p), p.run_id, LATENCY, deliver_policy="new")
     latencies = Latencies(p)
     async with consumer.consume(max_messages=BUFFER) as messages:
         asyncio.get_running_loop().call_later(0.2, ready)  # the first pull is on its way by then
@@ -261,69 +291,91 @@ async def ours_latency(p: Params) -> Figures:
 # --- nats-py: fetch is its only pull API; for iterators and callbacks it has push consumers -------
 
 
-async def natspy_pull(p: Params, **config: Any) -> tuple[Any, Any]:
-    nc = await module("nats").connect(p.url)
+async def natspy_pull(nc: Any, name: str, **config: Any) -> Any:
     api = module("nats.js.api")
     settings = {"ack_policy": api.AckPolicy.NONE, "mem_storage": True, "inactive_threshold": 60.0}
-    sub = await nc.jetstream().pull_subscribe(
+    return await nc.jetstream().pull_subscribe(
         SUBJECT,
-        durable=p.run_id,
+        durable=name,
         stream=STREAM,
         config=api.ConsumerConfig(**{**settings, **config}),
         pending_msgs_limit=NO_LIMIT,
         pending_bytes_limit=NO_LIMIT,
     )
-    return nc, sub
+
+
+async def natspy_push(nc: Any, **options: Any) -> Any:
+    return await nc.jetstream().subscribe(
+        SUBJECT,
+        stream=STREAM,
+        ordered_consumer=True,
+        pending_msgs_limit=NO_LIMIT,
+        pending_bytes_limit=NO_LIMIT,
+        **options,
+    )
 
 
 async def natspy_fetch_1000(p: Params) -> Figures:
-    _, sub = await natspy_pull(p)
-    meter = Meter(p)
-    done = False
-    while not done:
-        batch = await sub.fetch(1_000, timeout=2)
-        done = meter.add(len(batch), sum([len(msg.data) for msg in batch]))
-    return meter.figures(p)
+    nc = await module("nats").connect(p.url)
+
+    async def run(name: str, count: int) -> Figures:
+        sub = await natspy_pull(nc, name)
+        meter = Meter(count, p.size)
+        done = False
+        while not done:
+            batch = await sub.fetch(1_000, timeout=2)
+            done = meter.add(len(batch), sum([len(msg.data) for msg in batch]))
+        return meter.figures()
+
+    return await warmed(run, p)
+
+
+# A push consumer sends as soon as it exists, so these are timed from their first message; creating is free.
 
 
 async def natspy_push_iter(p: Params) -> Figures:
     nc = await module("nats").connect(p.url)
-    sub = await nc.jetstream().subscribe(
-        SUBJECT,
-        stream=STREAM,
-        ordered_consumer=True,
-        pending_msgs_limit=NO_LIMIT,
-        pending_bytes_limit=NO_LIMIT,
-    )
-    return await iterate(sub.messages, p)
+
+    async def run(name: str, count: int) -> Figures:
+        sub = await natspy_push(nc)
+        figures = rate(count - 1, await iterate(sub.messages, count, p.size), now())
+        await sub.unsubscribe()
+        return figures
+
+    return await warmed(run, p)
 
 
 async def natspy_push_callback(p: Params) -> Figures:
     nc = await module("nats").connect(p.url)
-    handler = Handler(p)
-    await nc.jetstream().subscribe(
-        SUBJECT,
-        stream=STREAM,
-        cb=handler.handle,
-        ordered_consumer=True,
-        pending_msgs_limit=NO_LIMIT,
-        pending_bytes_limit=NO_LIMIT,
-    )
-    return await handler.result
+
+    async def run(name: str, count: int) -> Figures:
+        handler = Handler(count, p.size)
+        sub = await natspy_push(nc, cb=handler.handle)
+        ended = await handler.ended
+        await sub.unsubscribe()
+        return rate(count - 1, handler.first, ended)
+
+    return await warmed(run, p)
 
 
 async def natspy_ack_explicit(p: Params) -> Figures:
-    api = module("nats.js.api")
-    nc, sub = await natspy_pull(p, ack_policy=api.AckPolicy.EXPLICIT, max_ack_pending=MAX_ACK_PENDING)
-    meter = Meter(p)
-    done = False
-    while not done:
-        batch = await sub.fetch(min(1_000, p.total - meter.count), timeout=2)
-        for msg in batch:
-            await msg.ack()
-        done = meter.add(len(batch), 0)
-    await nc.flush()
-    return rate(meter.count - meter.begun_at, meter.started, now())
+    nc = await module("nats").connect(p.url)
+    explicit = module("nats.js.api").AckPolicy.EXPLICIT
+
+    async def run(name: str, count: int) -> Figures:
+        sub = await natspy_pull(nc, name, ack_policy=explicit, max_ack_pending=MAX_ACK_PENDING)
+        meter = Meter(count, 0)
+        done = False
+        while not done:
+            batch = await sub.fetch(1_000, timeout=2)
+            for msg in batch:
+                await msg.ack()
+            done = meter.add(len(batch), 0)
+        await nc.flush()
+        await nc.flush()  # see core.py
+        return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def natspy_latency(p: Params) -> Figures:
@@ -350,26 +402,26 @@ async def natspy_latency(p: Params) -> Figures:
 # --- natsrpy --------------------------------------------------------------------------------------
 
 
-async def natsrpy_consumer(p: Params, stream: str = STREAM, **config: Any) -> Any:
-    consumers = module("natsrpy.js")
-    nc = await natsrpy_connect(p)
-    js = await nc.jetstream()
-    settings = {"ack_policy": consumers.AckPolicy.NONE, "memory_storage": True, "inactive_threshold": 60.0}
-    handle = await js.streams.get(stream)
-    consumer = await handle.consumers.create(
-        consumers.PullConsumerConfig(name=p.run_id, **{**settings, **config})
-    )
-    return nc, consumer
+async def natsrpy_consumer(nc: Any, name: str, stream: str = STREAM, **config: Any) -> Any:
+    api = module("natsrpy.js")
+    settings = {"ack_policy": api.AckPolicy.NONE, "memory_storage": True, "inactive_threshold": 60.0}
+    handle = await (await nc.jetstream()).streams.get(stream)
+    return await handle.consumers.create(api.PullConsumerConfig(name=name, **{**settings, **config}))
 
 
 async def _natsrpy_fetch(p: Params, size: int) -> Figures:
-    _, consumer = await natsrpy_consumer(p)
-    meter = Meter(p)
-    done = False
-    while not done:
-        batch = await consumer.fetch(size, expires=2.0, timeout=5.0)
-        done = meter.add(len(batch), sum([len(msg.payload) for msg in batch]))
-    return meter.figures(p)
+    nc = await natsrpy_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await natsrpy_consumer(nc, name)
+        meter = Meter(count, p.size)
+        done = False
+        while not done:
+            batch = await consumer.fetch(size, expires=2.0, timeout=5.0)
+            done = meter.add(len(batch), sum([len(msg.payload) for msg in batch]))
+        return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def natsrpy_fetch_1000(p: Params) -> Figures:
@@ -381,33 +433,43 @@ async def natsrpy_fetch_10000(p: Params) -> Figures:
 
 
 async def natsrpy_consume_iter(p: Params) -> Figures:
-    _, consumer = await natsrpy_consumer(p)
-    meter = Meter(p)
-    async with consumer.consume() as messages:
-        async for msg in messages:
-            if meter.add(1, len(msg.payload)):
-                break
-    return meter.figures(p)
+    nc = await natsrpy_connect(p)
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await natsrpy_consumer(nc, name)
+        meter = Meter(count, p.size)
+        async with consumer.consume() as messages:
+            async for msg in messages:
+                if meter.add(1, len(msg.payload)):
+                    break
+            return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def natsrpy_ack_explicit(p: Params) -> Figures:
-    ack_policy = module("natsrpy.js").AckPolicy.EXPLICIT
-    nc, consumer = await natsrpy_consumer(p, ack_policy=ack_policy, max_ack_pending=MAX_ACK_PENDING)
-    meter = Meter(p)
-    done = False
-    while not done:
-        batch = await consumer.fetch(min(1_000, p.total - meter.count), expires=2.0, timeout=5.0)
-        for msg in batch:
-            await msg.ack()
-        done = meter.add(len(batch), 0)
-    await nc.flush()
-    await nc.request("bench.echo", b"x")
-    return rate(meter.count - meter.begun_at, meter.started, now())
+    nc = await natsrpy_connect(p)
+    explicit = module("natsrpy.js").AckPolicy.EXPLICIT
+
+    async def run(name: str, count: int) -> Figures:
+        consumer = await natsrpy_consumer(nc, name, ack_policy=explicit, max_ack_pending=MAX_ACK_PENDING)
+        meter = Meter(count, 0)
+        done = False
+        while not done:
+            batch = await consumer.fetch(1_000, expires=2.0, timeout=5.0)
+            for msg in batch:
+                await msg.ack()
+            done = meter.add(len(batch), 0)
+        await nc.flush()
+        await nc.request("bench.echo", b"x")
+        return meter.figures()
+
+    return await warmed(run, p)
 
 
 async def natsrpy_latency(p: Params) -> Figures:
     policy = module("natsrpy.js").DeliverPolicy.NEW
-    _, consumer = await natsrpy_consumer(p, LATENCY, deliver_policy=policy)
+    consumer = await natsrpy_consumer(await natsrpy_connect(p), p.run_id, LATENCY, deliver_policy=policy)
     latencies = Latencies(p)
     async with consumer.consume() as messages:
         asyncio.get_running_loop().call_later(0.2, ready)
@@ -422,21 +484,25 @@ async def natsrpy_latency(p: Params) -> Figures:
 
 def raw_pull(p: Params) -> Figures:
     with RawConn(p.host, p.port) as conn:
-        conn.create_pull_consumer(STREAM, p.run_id)
+        conn.create_pull_consumer(STREAM, f"{p.run_id}-w")
+        conn.create_pull_consumer(STREAM, f"{p.run_id}-t")
         conn.send(b"SUB _INBOX.raw.pull 3\r\n")
-        drain_pull(conn, STREAM, p.run_id, 1, p.warm)
+        drain_pull(conn, STREAM, f"{p.run_id}-w", 1, p.warm)
         started = now()
-        drain_pull(conn, STREAM, p.run_id, p.warm + 1, p.total)
+        drain_pull(conn, STREAM, f"{p.run_id}-t", 1, p.n)
         return rate(p.n, started, now())
 
 
 def raw_ack_explicit(p: Params) -> Figures:
     with RawConn(p.host, p.port) as conn:
-        conn.create_pull_consumer(STREAM, p.run_id, ack_policy="explicit", max_ack_pending=MAX_ACK_PENDING)
+        for suffix in "wt":
+            conn.create_pull_consumer(
+                STREAM, f"{p.run_id}-{suffix}", ack_policy="explicit", max_ack_pending=MAX_ACK_PENDING
+            )
         conn.send(b"SUB _INBOX.raw.pull 3\r\n")
-        drain_pull_explicit(conn, STREAM, p.run_id, p.warm)
+        drain_pull_explicit(conn, STREAM, f"{p.run_id}-w", p.warm)
         started = now()
-        drain_pull_explicit(conn, STREAM, p.run_id, p.n)
+        drain_pull_explicit(conn, STREAM, f"{p.run_id}-t", p.n)
         return rate(p.n, started, now())
 
 
