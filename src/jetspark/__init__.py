@@ -1,7 +1,10 @@
 """JetStream for Python and Spark."""
 
 from jetspark import errors
-from jetspark.connection import Connection, Msg, Subscription, connect, events
+from jetspark.connecting import Connection, connect
+from jetspark.connection import Msg, Statistics, Subscription, events
+from jetspark.jetstream import *  # noqa: F403
+from jetspark.jetstream import __all__ as _jetstream_names
 from jetspark.wire.headers import Headers
 
 __version__ = "0.1.0"
@@ -10,8 +13,10 @@ __all__ = [
     "Connection",
     "Headers",
     "Msg",
+    "Statistics",
     "Subscription",
     "connect",
     "errors",
     "events",
+    *_jetstream_names,
 ]

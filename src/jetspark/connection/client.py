@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from jetspark.connection.core import FLUSH_AT, ConnectionCore, HeadersLike
-from jetspark.connection.message import Msg
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.requests import RequestInbox, is_no_responders
-from jetspark.connection.statistics import Statistics
 from jetspark.connection.subscription import (
     DEFAULT_PENDING_BYTES,
     DEFAULT_PENDING_MESSAGES,
@@ -27,14 +24,21 @@ from jetspark.errors import (
     RequestTimeout,
 )
 from jetspark.wire.commands import PING, encode_sub
-from jetspark.wire.info import ServerInfo
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
+
+    from jetspark.connection.message import Msg
+    from jetspark.connection.statistics import Statistics
+    from jetspark.wire.info import ServerInfo
 
 
 class Connection(ConnectionCore):
-    """A connection to NATS. Made by :func:`jetspark.connect`; closed by ``close``, ``drain`` or ``async with``."""
+    """Core NATS: publish, subscribe, request. ``jetspark.Connection`` adds JetStream to it."""
+
+    # The blocking facade has its own, read by threads.
+    _subscription_class = Subscription
 
     # State
 
@@ -61,7 +65,8 @@ class Connection(ConnectionCore):
     @property
     def connected_url(self) -> str | None:
         """The connected server without credentials, None when disconnected."""
-        return str(self._link.url) if self._link is not None else None
+        link = self._link  # once: the blocking facade reads this while the loop's thread may change it
+        return str(link.url) if link is not None else None
 
     @property
     def server_info(self) -> ServerInfo:
@@ -97,8 +102,9 @@ class Connection(ConnectionCore):
     def stats(self) -> Statistics:
         """Counters since the connection was made."""
         stats = self._stats.copy()
-        if self._link is not None:
-            stats.in_bytes += self._link.bytes_in
+        link = self._link
+        if link is not None:
+            stats.in_bytes += link.bytes_in
         return stats
 
     def __repr__(self) -> str:
@@ -145,11 +151,9 @@ class Connection(ConnectionCore):
         """
         self._check_open()
         if self._draining:
-            raise ConnectionClosed(
-                "the connection is draining; it takes no new subscription"
-            )
+            raise ConnectionClosed("the connection is draining; it takes no new subscription")
         encode_sub(subject, queue, "0")
-        sub = Subscription(
+        sub = self._subscription_class(
             self,
             subject,
             queue,
@@ -176,7 +180,7 @@ class Connection(ConnectionCore):
         """Publish a request and return the first answer.
 
         Raises :class:`NoRespondersError` at once when nobody listens, :class:`RequestTimeout` after
-        ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the connection breaks.
+        ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the link breaks.
         """
         self._check_open()
         if self._inbox is None:
@@ -205,25 +209,15 @@ class Connection(ConnectionCore):
         ``timeout`` seconds in all (default: ``request_timeout``), ``max_messages`` answers, ``stall`` seconds
         without an answer after the first one, an answer for which ``sentinel`` is true (not yielded).
         """
-        limit = self._loop.time() + (
-            self.options.request_timeout if timeout is None else timeout
-        )
+        limit = self._loop.time() + (self.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
-        async with await self.subscribe(
-            inbox, max_messages=max_messages or 0
-        ) as answers:
+        async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             await self.publish(subject, payload, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
-                deadline = (
-                    limit
-                    if stall is None or count == 0
-                    else min(limit, self._loop.time() + stall)
-                )
+                deadline = limit if stall is None or count == 0 else min(limit, self._loop.time() + stall)
                 try:
-                    answer = await answers.next(
-                        timeout=max(0.0, deadline - self._loop.time())
-                    )
+                    answer = await answers.next(timeout=max(0.0, deadline - self._loop.time()))
                 except RequestTimeout:
                     return
                 if is_no_responders(answer):
@@ -263,9 +257,7 @@ class Connection(ConnectionCore):
             async with asyncio.timeout(seconds):
                 await pong
         except TimeoutError:
-            raise RequestTimeout(
-                f"no PONG from {self.connected_url} within {seconds:g}s"
-            ) from None
+            raise RequestTimeout(f"no PONG from {self.connected_url} within {seconds:g}s") from None
 
     async def drain(self) -> None:
         """Stop receiving, let user code finish what has arrived, send everything, then close.
@@ -279,20 +271,15 @@ class Connection(ConnectionCore):
         self._draining = True
         try:
             async with asyncio.timeout(self.options.drain_timeout):
-                subs = [
-                    sink
-                    for sink in self._sinks.values()
-                    if isinstance(sink, Subscription)
-                ]
+                subs = [sink for sink in self._sinks.values() if isinstance(sink, Subscription)]
                 await asyncio.gather(*(sub.drain() for sub in subs))
-                if self._link is not None:
+                # While disconnected there is a reason to wait for a server only if something waits for it.
+                if self._link is not None or self._out:
                     await self.flush(self.options.drain_timeout)
         except TimeoutError as error:
             if isinstance(error, DrainTimeout):
                 raise
-            raise DrainTimeout(
-                f"not drained within drain_timeout={self.options.drain_timeout:g}s"
-            ) from None
+            raise DrainTimeout(f"not drained within drain_timeout={self.options.drain_timeout:g}s") from None
         except ConnectionLost as error:
             self._last_error = error
         finally:
@@ -310,30 +297,46 @@ class Connection(ConnectionCore):
         self._flush_out()
         self._closing = True
         self._close_waiter = self._loop.create_future()
-        if (
-            self._reconnecting is not None
-            and self._reconnecting is not asyncio.current_task()
-        ):
-            self._reconnecting.cancel()
-            await asyncio.wait([self._reconnecting])
-        self._reconnecting = None
         link = self._drop_link()
-        if link is not None:
-            link.on_lost = lambda error: None
-            link.on_events = lambda events: None
-            await link.close(grace=self.options.connect_timeout)
-        self._finish(None)
-        self._close_waiter.set_result(None)
+        try:
+            await self._end_tasks([self._reconnecting])
+            if link is not None:
+                link.on_lost = lambda error: None
+                link.on_events = lambda events: None
+                await link.close(grace=self.options.connect_timeout)
+        finally:
+            # Also when the caller was cancelled: others may wait for this close.
+            self._reconnecting = None
+            if link is not None:
+                link.abort(ConnectionClosed("closed"))
+            self._finish(None)
+            self._close_waiter.set_result(None)
+        # Listeners may finish what they do about it; callbacks had their chance in drain.
+        listening = self._listener_tasks - {asyncio.current_task()}
+        if listening:
+            await asyncio.wait(listening, timeout=self.options.connect_timeout)
+        await self._end_tasks([*self._callback_tasks, *listening])
+
+    @staticmethod
+    async def _end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+        """Cancel tasks of ours and wait for them; never the one that asks for it."""
+        running = [
+            task
+            for task in tasks
+            if task is not None and not task.done() and task is not asyncio.current_task()
+        ]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
     async def force_reconnect(self) -> None:
         """Drop the current link and connect anew, to another server when there is one."""
         self._check_open()
         if self._link is not None:
-            self._flush_out()
+            # What is not written yet stays for the next link.
             self._link.abort(ConnectionLost("force_reconnect was called"))
-        await self._wait_connected(
-            self.options.connect_timeout * max(2, len(self._pool.servers))
-        )
+        await self._wait_connected(self.options.connect_timeout * max(2, len(self._pool.servers)))
 
     async def __aenter__(self) -> Connection:
         return self

@@ -25,16 +25,13 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jetspark.connection import events as ev
 from jetspark.connection.message import Msg
-from jetspark.connection.options import ConnectOptions
 from jetspark.connection.pool import PooledServer, ServerPool
-from jetspark.connection.requests import RequestInbox
 from jetspark.connection.server_errors import parse_violation
 from jetspark.connection.statistics import Statistics
-from jetspark.connection.subscription import Sink
 from jetspark.connection.transport import Link, is_auth_error, open_link
 from jetspark.connection.urls import ServerURL, discovered_url
 from jetspark.errors import (
@@ -50,17 +47,16 @@ from jetspark.errors import (
     RequestTimeout,
     TLSError,
 )
-from jetspark.wire.commands import (
-    PING,
-    PONG,
-    encode_sub,
-    encode_unsub,
-    hpub_prefix,
-    pub_prefix,
-)
+from jetspark.wire.commands import MAX_TARGET, PING, PONG, encode_sub, encode_unsub, pub_prefix
 from jetspark.wire.headers import Headers, encode_headers
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.parser import Err, Event, Factory, Info, Messages, Ping, Pong
+from jetspark.wire.subjects import validate_subject
+
+if TYPE_CHECKING:
+    from jetspark.connection.options import ConnectOptions
+    from jetspark.connection.requests import RequestInbox
+    from jetspark.connection.subscription import Sink
 
 logger = logging.getLogger("jetspark")
 
@@ -108,6 +104,7 @@ class ConnectionCore:
         self._ping_mark = -1
         self._reconnecting: asyncio.Task[None] | None = None
         self._listener_tasks: set[asyncio.Task[None]] = set()
+        self._callback_tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._closed = False
         self._draining = False
@@ -117,8 +114,6 @@ class ConnectionCore:
         # What the parser makes of a message, and what the message speaks through.
         self._message_class: Factory = Msg
         self._message_owner: Any = self
-        # domain and api_prefix of the NATS context this connection was made from.
-        self._jetstream_defaults: dict[str, Any] = {}
 
     # Outgoing
 
@@ -127,44 +122,56 @@ class ConnectionCore:
         subject: str,
         payload: bytes = b"",
         reply: str = "",
-        headers: HeadersLike | None = None,
+        headers: HeadersLike | bytes | None = None,
+        *,
+        own_reply: bool = False,
     ) -> None:
+        """Check and buffer one publish. ``own_reply``: the reply is an inbox of ours, no need to check it.
+
+        ``headers`` may be an encoded block, for callers that publish many of the same shape.
+        """
         if type(payload) is not bytes:
             payload = _to_bytes(payload)
         size = len(payload)
+        prefix = self._prefixes.get(subject)
+        if prefix is None:
+            prefix = self._remember_prefix(subject)
+        if reply:
+            if not own_reply:
+                validate_subject(reply, field="reply")
+            prefix += reply.encode() + b" "
+            if len(prefix) > MAX_TARGET:
+                raise InvalidArgument(
+                    "reply", reply, f"with the subject exceeds {MAX_TARGET} bytes; shorten it"
+                )
         if headers is None:
-            prefix = self._prefixes.get(subject)
-            if prefix is None:
-                prefix = self._remember_prefix(subject)
-            if reply:
-                prefix = pub_prefix(subject, reply)
             if size > self._max_payload:
                 raise MaxPayloadExceeded(size, self._max_payload)
             line = _SIZE_LINES.get(size) or _size_line(size)
             self._send((prefix, line, payload, _CRLF), len(prefix) + size + 12)
         else:
-            block = encode_headers(headers)
+            block = headers if type(headers) is bytes else encode_headers(headers)  # type: ignore[arg-type]
             if not self._info.headers and self._link is not None:
-                raise InvalidArgument(
-                    "headers",
-                    list(headers),
-                    "the connected server does not support headers",
-                )
+                raise InvalidArgument("headers", headers, "the connected server does not support headers")
             size += len(block)
             if size > self._max_payload:
                 raise MaxPayloadExceeded(size, self._max_payload)
-            prefix = hpub_prefix(subject, reply)
             line = b"%d %d\r\n" % (len(block), size)
-            self._send((prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
+            self._send((b"H", prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
+
+    def _trust_subject(self, subject: str) -> None:
+        """Let the next publish to this subject pass with wildcard tokens in it.
+
+        JetStream's API puts filters into the subject of a request, and there a wildcard is a literal.
+        """
+        self._prefixes[subject] = pub_prefix(subject, literal=False)
 
     def _send(self, pieces: tuple[bytes, ...], size: int) -> None:
         """Buffer one whole publish command."""
         if self._link is None:
             self._check_open()
             if self._out_size + size > self.options.reconnect_buffer_size:
-                raise OutboundBufferFull(
-                    self._out_size + size, self.options.reconnect_buffer_size
-                )
+                raise OutboundBufferFull(self._out_size + size, self.options.reconnect_buffer_size)
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_out)
@@ -216,9 +223,7 @@ class ConnectionCore:
 
     def _check_open(self) -> None:
         if self._closed or self._closing:
-            raise ConnectionClosed(
-                "the connection is closed; open a new one with jetspark.connect()"
-            )
+            raise ConnectionClosed("the connection is closed; open a new one with jetspark.connect()")
 
     # Sinks
 
@@ -243,7 +248,7 @@ class ConnectionCore:
         self._command(encode_unsub(sink.sid))
 
     def _limit_sink(self, sink: Sink) -> None:
-        self._command(encode_unsub(sink.sid, sink.limit))
+        self._command(encode_unsub(sink.sid, sink.limit - sink.renewed_at))
 
     # Links
 
@@ -253,27 +258,26 @@ class ConnectionCore:
         permanent: JetsparkError | None = None
         for server in list(self._pool.servers):
             try:
-                await self._adopt(server)
+                await self._adopt(server, ev.Connected(server.url.hostport))
+                return
             except (AuthorizationError, TLSError) as error:
                 permanent = permanent or error
             except JetsparkError as error:
                 reasons.append(error)
-            else:
-                self._emit(ev.Connected(server.url.hostport))
-                return
         if permanent is not None:
             raise permanent
         raise NoServersAvailable(
-            "no server could be reached: "
-            + "; ".join(str(reason) for reason in reasons)
+            "no server could be reached: " + "; ".join(str(reason) for reason in reasons)
         )
 
-    async def _adopt(self, server: PooledServer) -> None:
-        """Connect to the server and make its link ours."""
+    async def _adopt(self, server: PooledServer, news: ev.Connected | ev.Reconnected) -> None:
+        """Connect to the server, make its link ours and tell the ``news``."""
         link, early = await open_link(server.url, self.options)
         if self._closing:
             link.abort(ConnectionClosed("closed while connecting"))
             raise ConnectionClosed("closed while connecting")
+        # It may have died since its PONG; nobody would hear of it once the callbacks are replaced.
+        link.check_alive()
         self._pool.succeeded(server)
         self._server = server
         self._ping_mark = -1
@@ -287,19 +291,28 @@ class ConnectionCore:
         link.on_lost = self._on_lost
         link.on_writable = self._wake_writers
         self._link = link
-        self._ping_timer = self._loop.call_later(
-            self.options.ping_interval, self._on_ping_timer
-        )
-        self._take_info(link.info)
+        self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
+        self._info = link.info
+        self._max_payload = link.info.max_payload
         self._flush_out()
+        # Before anything that came after the handshake, which may break the link again.
+        self._reconnecting = None
+        self._emit(news)
+        self._take_info(link.info)
+        if isinstance(news, ev.Reconnected):
+            self._stats.reconnects += 1
+            for sink in list(self._sinks.values()):
+                sink.link_restored()
         if early:
             self._on_events(early)
 
     @staticmethod
     def _renewal(sink: Sink) -> bytes:
         command = encode_sub(sink.subject, sink.queue, sink.sid)
+        # The server counts from this SUB on, whatever earlier links have delivered.
+        sink.renewed_at = sink.received
         if sink.limit:
-            command += encode_unsub(sink.sid, sink.limit - sink.received)
+            command += encode_unsub(sink.sid, sink.limit - sink.renewed_at)
         return command
 
     def _drop_link(self) -> Link | None:
@@ -316,9 +329,7 @@ class ConnectionCore:
         pongs, self._pongs = self._pongs, deque()
         for pong in pongs:
             if pong is not None and not pong.done():
-                pong.set_exception(
-                    ConnectionLost("connection lost before the PONG came")
-                )
+                pong.set_exception(ConnectionLost("connection lost before the PONG came"))
                 pong.exception()  # nobody may be waiting any more
         self._wake_writers()
         return link
@@ -336,9 +347,7 @@ class ConnectionCore:
             self._finish(error)
             return
         self._pool.lost(server, self._loop.time())
-        self._reconnecting = self._loop.create_task(
-            self._reconnect(), name="jetspark-reconnect"
-        )
+        self._reconnecting = self._loop.create_task(self._reconnect(), name="jetspark-reconnect")
 
     async def _reconnect(self) -> None:
         attempt = 0
@@ -351,9 +360,7 @@ class ConnectionCore:
                     self._finish(last)
                 else:
                     self._finish(
-                        NoServersAvailable(
-                            f"gave up after {attempt} attempts to reconnect; the last: {last}"
-                        )
+                        NoServersAvailable(f"gave up after {attempt} attempts to reconnect; the last: {last}")
                     )
                 return
             server, wait = choice
@@ -361,20 +368,19 @@ class ConnectionCore:
                 await asyncio.sleep(wait)
             attempt += 1
             try:
-                await self._adopt(server)
+                await self._adopt(server, ev.Reconnected(server.url.hostport))
+                return
             except ConnectionClosed:
                 return
             except JetsparkError as error:
                 last = self._last_error = error
                 self._emit(ev.ReconnectFailed(server.url.hostport, error, attempt))
                 self._after_failure(server, error)
-                continue
-            self._reconnecting = None
-            self._stats.reconnects += 1
-            self._emit(ev.Reconnected(server.url.hostport))
-            for sink in list(self._sinks.values()):
-                sink.link_restored()
-            return
+            except Exception as error:
+                # A defect of ours or of a listener: better closed with a name than disconnected in silence.
+                self._reconnecting = None
+                self._finish(ConnectionLost(f"reconnecting failed with {type(error).__name__}"))
+                raise
 
     def _after_failure(self, server: PooledServer, error: JetsparkError) -> None:
         self._pool.failed(server, self._loop.time())
@@ -430,18 +436,14 @@ class ConnectionCore:
         if self._ping_mark == link.bytes_in:
             interval = self.options.ping_interval
             link.abort(
-                ConnectionLost(
-                    f"{link.url.hostport} is dead: nothing came for {interval:g}s after a PING"
-                )
+                ConnectionLost(f"{link.url.hostport} is dead: nothing came for {interval:g}s after a PING")
             )
             return
         self._pongs.append(None)
         self._command(PING)
         self._flush_out()
         self._ping_mark = link.bytes_in
-        self._ping_timer = self._loop.call_later(
-            self.options.ping_interval, self._on_ping_timer
-        )
+        self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
 
     def _take_info(self, info: ServerInfo) -> None:
         first_lame = info.ldm and not self._info.ldm
@@ -472,24 +474,18 @@ class ConnectionCore:
                     self._inbox.fail(subject, error)
             else:
                 for sink in list(self._sinks.values()):
-                    if sink.subject == subject and (
-                        queue is None or sink.queue == queue
-                    ):
+                    if sink.subject == subject and (queue is None or sink.queue == queue):
                         self._remove_sink(sink, tell_server=False)
                         sink.ended(error)
         elif is_auth_error(message):
-            self._last_error = AuthorizationError(
-                f"the server ended the session: {message}"
-            )
+            self._last_error = AuthorizationError(f"the server ended the session: {message}")
             self._emit(ev.AuthExpired(message))
         else:
             self._last_error = ConnectionLost(f"server error: {message}")
             self._emit(ev.ServerError(message))
 
     def _emit(self, event: ev.Event) -> None:
-        logger.log(
-            logging.INFO if ev.is_informational(event) else logging.WARNING, "%s", event
-        )
+        logger.log(logging.INFO if ev.is_informational(event) else logging.WARNING, "%s", event)
         listener = self.options.listener
         if listener is None:
             return
@@ -524,9 +520,7 @@ def _discovered(entries: Iterable[str], like: ServerURL) -> list[ServerURL]:
         try:
             found.append(discovered_url(entry, like))
         except InvalidArgument:
-            logger.warning(
-                "the server announced an address that can't be read: %.100r", entry
-            )
+            logger.warning("the server announced an address that can't be read: %.100r", entry)
     return found
 
 

@@ -6,9 +6,12 @@ None of them carries a secret: servers are named by host and port only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from jetspark.errors import JetsparkError
+if TYPE_CHECKING:
+    from jetspark.errors import JetsparkError
 
 
 class Event(msgspec.Struct, frozen=True):

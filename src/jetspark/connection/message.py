@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,11 +10,15 @@ from jetspark.errors import InvalidArgument
 from jetspark.wire.headers import Headers, decode_headers, decode_status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from jetspark.connection.client import Connection
 
 
-class Msg(msgspec.Struct, eq=False, gc=False):
-    """A message. Made by the parser, so its fields are in the order of the parser's factory.
+class MsgBase(msgspec.Struct, eq=False, gc=False):
+    """What messages of both faces of the API have in common.
+
+    Made by the parser, so its fields are in the order of the parser's factory.
 
     ``gc=False``: millions of them live and die by reference count alone; none can be part of a cycle that
     outlives its subscription, because a closing subscription lets go of its buffer.
@@ -33,15 +36,29 @@ class Msg(msgspec.Struct, eq=False, gc=False):
         """The headers, parsed at first use; empty (and falsy) when there are none."""
         headers = self._headers
         if headers is None:
-            headers = self._headers = (
-                decode_headers(self._header) if self._header else Headers()
-            )
+            headers = self._headers = decode_headers(self._header) if self._header else Headers()
         return headers
 
     @property
     def status(self) -> tuple[int, str] | None:
         """Code and description when this is a status of the server instead of somebody's message."""
         return decode_status(self._header) if self._header else None
+
+    def _reply_subject(self) -> str:
+        """Where an answer goes; InvalidArgument when nobody waits for one."""
+        if not self.reply:
+            raise InvalidArgument("reply", self.reply, "this message has no reply subject to respond to")
+        return self.reply
+
+    def __repr__(self) -> str:
+        reply = f", reply={self.reply!r}" if self.reply else ""
+        headers = f", headers={self.headers.items()!r}" if self._header else ""
+        data = self.data if len(self.data) <= 64 else self.data[:64] + b"..."
+        return f"{type(self).__name__}(subject={self.subject!r}{reply}, data={data!r}{headers})"
+
+
+class Msg(MsgBase, eq=False, gc=False):
+    """A message: ``subject``, ``reply`` (empty when none), ``data`` and ``headers``."""
 
     @property
     def _client(self) -> Connection:
@@ -55,14 +72,4 @@ class Msg(msgspec.Struct, eq=False, gc=False):
         headers: Headers | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         """Publish an answer to this message's reply subject."""
-        if not self.reply:
-            raise InvalidArgument(
-                "reply", self.reply, "this message has no reply subject to respond to"
-            )
-        await self._client.publish(self.reply, data, headers=headers)
-
-    def __repr__(self) -> str:
-        reply = f", reply={self.reply!r}" if self.reply else ""
-        headers = f", headers={self.headers.items()!r}" if self._header else ""
-        data = self.data if len(self.data) <= 64 else self.data[:64] + b"..."
-        return f"{type(self).__name__}(subject={self.subject!r}{reply}, data={data!r}{headers})"
+        await self._client.publish(self._reply_subject(), data, headers=headers)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jetspark._secret import Secret
 from jetspark.connection.auth import Authenticator, build_authenticator
 from jetspark.connection.events import Event
 from jetspark.connection.tls import build_ssl_context
-from jetspark.connection.urls import ServerURL
+from jetspark.connection.websocket import WebSocketCodec
 from jetspark.errors import AuthorizationError, InvalidArgument, JetsparkError
-from jetspark.wire.info import ServerInfo
 from jetspark.wire.subjects import validate_subject
+
+if TYPE_CHECKING:
+    import ssl
+
+    from jetspark._secret import Secret
+    from jetspark.connection.urls import ServerURL
+    from jetspark.wire.info import ServerInfo
 
 Listener = Callable[[Event], "Awaitable[None] | None"]
 
@@ -49,7 +53,7 @@ class ConnectOptions:
     drain_timeout: float = 30.0
     request_timeout: float = 5.0
     listener: Listener | None = field(default=None, repr=False)
-    ws_headers: Mapping[str, str | Secret] | None = field(default=None, repr=False)
+    ws_headers: Mapping[str, Secret] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in (
@@ -67,10 +71,7 @@ class ConnectOptions:
                 self.reconnect_wait_max,
                 f"must not be below reconnect_wait={self.reconnect_wait}",
             )
-        if (
-            not isinstance(self.reconnect_jitter, int | float)
-            or not 0 <= self.reconnect_jitter <= 1
-        ):
+        if not isinstance(self.reconnect_jitter, int | float) or not 0 <= self.reconnect_jitter <= 1:
             raise InvalidArgument(
                 "reconnect_jitter",
                 self.reconnect_jitter,
@@ -84,28 +85,19 @@ class ConnectOptions:
                 self.max_reconnects,
                 "must be None (never give up), 0 or more",
             )
-        if (
-            not isinstance(self.reconnect_buffer_size, int)
-            or self.reconnect_buffer_size < 0
-        ):
+        if not isinstance(self.reconnect_buffer_size, int) or self.reconnect_buffer_size < 0:
             raise InvalidArgument(
                 "reconnect_buffer_size",
                 self.reconnect_buffer_size,
                 "must be 0 (refuse) or more bytes",
             )
         if not isinstance(self.write_buffer_size, int) or self.write_buffer_size < 1:
-            raise InvalidArgument(
-                "write_buffer_size", self.write_buffer_size, "must be at least 1 byte"
-            )
+            raise InvalidArgument("write_buffer_size", self.write_buffer_size, "must be at least 1 byte")
         validate_subject(self.inbox_prefix, field="inbox_prefix")
         if self.listener is not None and not callable(self.listener):
-            raise InvalidArgument(
-                "listener", self.listener, "must be a function that takes an event"
-            )
+            raise InvalidArgument("listener", self.listener, "must be a function that takes an event")
         if self.tls is False and any(url.needs_tls for url in self.servers):
-            raise InvalidArgument(
-                "tls", False, "contradicts a tls:// or wss:// URL; drop one of them"
-            )
+            raise InvalidArgument("tls", False, "contradicts a tls:// or wss:// URL; drop one of them")
         if self.tls is False and (self.tls_handshake_first or self.tls_hostname):
             raise InvalidArgument(
                 "tls",
@@ -117,6 +109,9 @@ class ConnectOptions:
                 raise InvalidArgument(
                     "servers", str(url), "a TLS option was given, and ws:// is plain text; use wss://"
                 )
+            if url.is_websocket:
+                # Tells of bad headers, and of a missing package, before anything is opened.
+                WebSocketCodec(url, self.ws_headers)
         kinds = {url.is_websocket for url in self.servers}
         if len(kinds) > 1:
             raise InvalidArgument(
@@ -146,9 +141,7 @@ class ConnectOptions:
         assert context is not None
         return context
 
-    def connect_fields(
-        self, url: ServerURL, info: ServerInfo, version: str
-    ) -> dict[str, Any]:
+    def connect_fields(self, url: ServerURL, info: ServerInfo, version: str) -> dict[str, Any]:
         """The JSON of CONNECT; it holds secrets, so it goes from here to the socket and nowhere else."""
         fields: dict[str, Any] = {
             "verbose": False,
@@ -166,9 +159,7 @@ class ConnectOptions:
         authenticator = self.authenticator
         if authenticator is None and url.has_credentials:
             # Credentials in a URL are for that server; options are for all and win.
-            authenticator = build_authenticator(
-                user=url.user, password=url.password, token=url.token
-            )
+            authenticator = build_authenticator(user=url.user, password=url.password, token=url.token)
         if authenticator is not None:
             try:
                 fields.update(authenticator.connect_fields(info.nonce))
@@ -183,9 +174,5 @@ class ConnectOptions:
 
 
 def _positive(name: str, value: object) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < float("inf")
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise InvalidArgument(name, value, "must be a positive number of seconds")

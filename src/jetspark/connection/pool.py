@@ -8,11 +8,14 @@ back in one instant. Another server that has not failed is tried at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from random import Random
+from typing import TYPE_CHECKING
 
-from jetspark.connection.urls import ServerURL
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from jetspark.connection.urls import ServerURL
 
 
 @dataclass(slots=True)
@@ -49,9 +52,7 @@ class ServerPool:
         names = {url.hostport for url in announced}
         known = {server.url.hostport for server in self.servers}
         fresh = [url for url in announced if url.hostport not in known]
-        self.servers = [
-            s for s in self.servers if not s.discovered or s.url.hostport in names
-        ]
+        self.servers = [s for s in self.servers if not s.discovered or s.url.hostport in names]
         for url in fresh:
             # Anywhere but the front: the head of the list is where the rotation stands.
             place = self.random.randint(min(1, len(self.servers)), len(self.servers))
@@ -82,9 +83,7 @@ class ServerPool:
             return
         self._rotate(server)
         base = min(self.wait_max, self.wait * float(2 ** min(server.failures - 1, 30)))
-        server.not_before = now + base * (
-            1 + self.random.uniform(-self.jitter, self.jitter)
-        )
+        server.not_before = now + base * (1 + self.random.uniform(-self.jitter, self.jitter))
 
     def succeeded(self, server: PooledServer) -> None:
         """Connected: the record is clean again."""

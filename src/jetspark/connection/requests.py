@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from jetspark.connection.message import Msg
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import Sink
 from jetspark.errors import (
@@ -18,6 +17,7 @@ from jetspark.errors import (
 
 if TYPE_CHECKING:
     from jetspark.connection.client import Connection
+    from jetspark.connection.message import Msg
 
 NO_RESPONDERS = b"NATS/1.0 503"
 
@@ -33,9 +33,7 @@ class _Pending:
 
     __slots__ = ("future", "subject", "timer")
 
-    def __init__(
-        self, future: asyncio.Future[Msg], subject: str, timer: asyncio.TimerHandle
-    ) -> None:
+    def __init__(self, future: asyncio.Future[Msg], subject: str, timer: asyncio.TimerHandle) -> None:
         self.future = future
         self.subject = subject
         self.timer = timer
@@ -51,15 +49,13 @@ class RequestInbox(Sink):
         self._serial = 0
         self._pending: dict[str, _Pending] = {}
 
-    async def request(
-        self, subject: str, payload: bytes, headers: Any, timeout: float
-    ) -> Msg:
+    async def request(self, subject: str, payload: bytes, headers: Any, timeout: float) -> Msg:
         """Publish with our inbox as reply and wait for the first answer."""
         loop = asyncio.get_running_loop()
         self._serial += 1
         token = format(self._serial, "x")
         future: asyncio.Future[Msg] = loop.create_future()
-        self.client._pub(subject, payload, self._base + token, headers)
+        self.client._pub(subject, payload, self._base + token, headers, own_reply=True)
         timer = loop.call_later(timeout, self._expire, token, timeout)
         self._pending[token] = _Pending(future, subject, timer)
         try:
@@ -88,12 +84,7 @@ class RequestInbox(Sink):
 
     def ended(self, error: JetsparkError | None) -> None:
         self._fail_all(
-            lambda subject: (
-                error
-                or ConnectionClosed(
-                    f"closed while waiting for the answer to {subject!r}"
-                )
-            )
+            lambda subject: error or ConnectionClosed(f"closed while waiting for the answer to {subject!r}")
         )
 
     def fail(self, subject: str, error: JetsparkError) -> None:

@@ -22,6 +22,7 @@ from jetspark.connection.events import CallbackFailed, SlowConsumer
 from jetspark.connection.message import Msg
 from jetspark.errors import (
     ConnectionClosed,
+    ConnectionLost,
     DrainTimeout,
     InvalidArgument,
     JetsparkError,
@@ -54,6 +55,7 @@ class Sink:
         self.sid = ""
         self.received = 0
         self.limit = 0  # stop after so many messages in all; 0: never
+        self.renewed_at = 0  # what had been received when the current link was made
         # The blocking facade replaces both on its connection, so that the parser makes its messages.
         self.factory: Factory = client._message_class
         self.owner: Any = client._message_owner
@@ -97,13 +99,9 @@ class Subscription(Sink):
             ("pending_bytes_limit", pending_bytes_limit),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InvalidArgument(
-                    name, value, "must be 0 (no limit) or a positive integer"
-                )
+                raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
         if callback is not None and not callable(callback):
-            raise InvalidArgument(
-                "callback", callback, "must be a function that takes a message"
-            )
+            raise InvalidArgument("callback", callback, "must be a function that takes a message")
         self.limit = max_messages
         self._messages_limit = pending_messages_limit
         self._bytes_limit = pending_bytes_limit
@@ -123,6 +121,8 @@ class Subscription(Sink):
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(callback), name=f"jetspark-subscription-{subject}"
             )
+            client._callback_tasks.add(self._runner)
+            self._runner.add_done_callback(client._callback_tasks.discard)
 
     # What the user sees
 
@@ -178,13 +178,9 @@ class Subscription(Sink):
             async with asyncio.timeout(seconds):
                 return await self.__anext__()
         except StopAsyncIteration:
-            raise ConnectionClosed(
-                f"the subscription to {self.subject!r} is closed"
-            ) from None
+            raise ConnectionClosed(f"the subscription to {self.subject!r} is closed") from None
         except TimeoutError:
-            raise RequestTimeout(
-                f"no message on {self.subject!r} within {seconds:g}s"
-            ) from None
+            raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
 
     async def _take(self) -> list[Msg]:
         """Everything pending at once, waiting for the first; empty when the subscription has ended.
@@ -204,9 +200,7 @@ class Subscription(Sink):
     async def unsubscribe(self, limit: int = 0) -> None:
         """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise InvalidArgument(
-                "limit", limit, "must be 0 (now) or a positive integer"
-            )
+            raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         if self._closed:
             return
         if limit > self.received:
@@ -230,18 +224,19 @@ class Subscription(Sink):
         if self._closed:
             return
         client = self.client
-        client._send_unsub(self)
         try:
-            # The PONG comes after every message the server had sent for us.
-            await client.flush()
+            # Without a link nothing is on its way to us, and there is nothing to wait for.
+            if client._link is not None:
+                client._send_unsub(self)
+                # The PONG comes after every message the server had sent for us.
+                with contextlib.suppress(ConnectionLost):
+                    await client.flush()
         finally:
-            client._remove_sink(self, tell_server=False)
+            client._remove_sink(self)
             self.ended(None)
         runner = self._runner
         if runner is not None and runner is not asyncio.current_task():
-            _, unfinished = await asyncio.wait(
-                [runner], timeout=client.options.drain_timeout
-            )
+            _, unfinished = await asyncio.wait([runner], timeout=client.options.drain_timeout)
             if unfinished:
                 runner.cancel()
                 raise DrainTimeout(
@@ -269,10 +264,13 @@ class Subscription(Sink):
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         self.received += len(items)
-        if (
-            self._messages_limit
-            and len(self._pending) + len(items) > self._messages_limit
-        ) or (self._bytes_limit and self._bytes + nbytes > self._bytes_limit):
+        if self.limit and self.received > self.limit:
+            # On their way before the server learned of the limit.
+            keep = max(0, len(items) - (self.received - self.limit))
+            items, nbytes = items[:keep], nbytes * keep // len(items)
+        if (self._messages_limit and len(self._pending) + len(items) > self._messages_limit) or (
+            self._bytes_limit and self._bytes + nbytes > self._bytes_limit
+        ):
             items, nbytes = self._fit(items, nbytes)
         elif self._dropping:
             self._dropping = False

@@ -10,12 +10,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jetspark.connection.options import ConnectOptions
 from jetspark.connection.tls import translate_ssl_error
-from jetspark.connection.urls import ServerURL
 from jetspark.connection.websocket import WebSocketCodec
 from jetspark.errors import (
     AuthorizationError,
@@ -27,6 +24,12 @@ from jetspark.errors import (
 from jetspark.wire.commands import PING, encode_connect
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.parser import Err, Event, Info, Parser, Ping, Pong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetspark.connection.options import ConnectOptions
+    from jetspark.connection.urls import ServerURL
 
 CLIENT_VERSION = "0.1.0"
 
@@ -139,9 +142,7 @@ class Link(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self.on_lost(
-            self._error or ConnectionLost(f"{self.url.hostport} closed the connection")
-        )
+        self.on_lost(self._error or ConnectionLost(f"{self.url.hostport} closed the connection"))
 
     # Handshake
 
@@ -189,13 +190,9 @@ class Link(asyncio.Protocol):
             # Whoever sits in between could slip in answers that we would take for the server's.
             raise ProtocolError(f"{self.url.hostport} sent more than INFO before the TLS handshake")
         loop = asyncio.get_running_loop()
-        transport = await loop.start_tls(
-            self._transport, self, context, server_hostname=hostname
-        )
+        transport = await loop.start_tls(self._transport, self, context, server_hostname=hostname)
         if transport is None:
-            raise ConnectionLost(
-                f"{self.url.hostport} closed the connection during the TLS handshake"
-            )
+            raise ConnectionLost(f"{self.url.hostport} closed the connection during the TLS handshake")
         self._transport = transport
 
     async def handshake(self, options: ConnectOptions) -> list[Event]:
@@ -212,21 +209,22 @@ class Link(asyncio.Protocol):
                     f"{self.url.hostport} offers no TLS but the client demands it: "
                     "enable tls in the server, or use a nats:// URL without tls options"
                 )
-            await self._start_tls(
-                options.ssl_context(), options.tls_name(self.url)
-            )
+            await self._start_tls(options.ssl_context(), options.tls_name(self.url))
         elif self.info.tls_required and not over_tls and not self.url.is_websocket:
             if options.tls is False:
-                raise TLSError(
-                    f"{self.url.hostport} requires TLS but tls=False forbids it"
-                )
-            await self._start_tls(
-                options.ssl_context(), options.tls_name(self.url)
-            )
-        self.write(
-            encode_connect(options.connect_fields(self.url, self.info, CLIENT_VERSION))
-            + PING
-        )
+                raise TLSError(f"{self.url.hostport} requires TLS but tls=False forbids it")
+            await self._start_tls(options.ssl_context(), options.tls_name(self.url))
+        fields = options.connect_fields(self.url, self.info, CLIENT_VERSION)
+        try:
+            command = encode_connect(fields)
+        except (TypeError, ValueError):
+            command = b""
+        del fields
+        if not command:
+            # Raised out here: the context of an encoder's error may hold what it could not encode.
+            raise AuthorizationError("the auth function returned fields that JSON can't hold")
+        self.write(command + PING)
+        del command
         while True:
             event = await self._next_event()
             match event:
@@ -243,18 +241,14 @@ class Link(asyncio.Protocol):
                     pass
 
 
-async def open_link(
-    url: ServerURL, options: ConnectOptions
-) -> tuple[Link, list[Event]]:
+async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, list[Event]]:
     """Connect to one server and shake hands, within ``connect_timeout``; a typed error otherwise."""
     link: Link | None = None
     try:
         async with asyncio.timeout(options.connect_timeout):
             loop = asyncio.get_running_loop()
             tls: dict[str, Any] = {}
-            if url.scheme == "wss" or (
-                options.tls_handshake_first and not url.is_websocket
-            ):
+            if url.scheme == "wss" or (options.tls_handshake_first and not url.is_websocket):
                 tls = {
                     "ssl": options.ssl_context(),
                     "server_hostname": options.tls_name(url),
@@ -272,7 +266,7 @@ async def open_link(
             link.abort(ConnectionLost("handshake abandoned"))
         if isinstance(error, TimeoutError):
             raise ConnectionLost(
-                f"{url.hostport} did not complete the handshake within connect_timeout={options.connect_timeout:g}s"
+                f"{url.hostport} did not shake hands within connect_timeout={options.connect_timeout:g}s"
             ) from None
         if isinstance(error, OSError | EOFError):
             raise translate_error(error, url) from None
@@ -283,11 +277,7 @@ async def open_link(
 
 
 def _tune_socket(link: Link) -> None:
-    sock = (
-        link._transport.get_extra_info("socket")
-        if link._transport is not None
-        else None
-    )
+    sock = link._transport.get_extra_info("socket") if link._transport is not None else None
     if sock is not None:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -300,13 +290,9 @@ def translate_error(error: BaseException, url: ServerURL) -> JetsparkError:
     if isinstance(error, ssl.SSLError | ssl.CertificateError):
         return translate_ssl_error(error, url.host)
     if isinstance(error, socket.gaierror):
-        return ConnectionLost(
-            f"{url.hostport}: host name not found ({error.strerror or error})"
-        )
+        return ConnectionLost(f"{url.hostport}: host name not found ({error.strerror or error})")
     if isinstance(error, ConnectionRefusedError):
-        return ConnectionLost(
-            f"{url.hostport}: connection refused; no server listens there"
-        )
+        return ConnectionLost(f"{url.hostport}: connection refused; no server listens there")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return ConnectionLost(f"{url.hostport}: {reason}")
 

@@ -189,9 +189,17 @@ def _new_protocol(url: ServerURL, max_size: int) -> ClientProtocol:
     return ClientProtocol(uri, max_size=max_size, logger=_SILENT)
 
 
+def wrap_headers(headers: Mapping[str, str | Secret]) -> dict[str, Secret]:
+    """Headers with their values as secrets: access tokens travel in them."""
+    for name, value in headers.items():
+        if not isinstance(value, str | Secret):
+            raise InvalidArgument("ws_headers", name, f"its value must be text, not {type(value).__name__}")
+    return {name: value if isinstance(value, Secret) else Secret(value) for name, value in headers.items()}
+
+
 def _checked_headers(headers: Mapping[str, str | Secret]) -> list[tuple[str, Secret]]:
     checked = []
-    for name, value in headers.items():
+    for name, secret in wrap_headers(headers).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise InvalidArgument(
                 "ws_headers",
@@ -204,7 +212,6 @@ def _checked_headers(headers: Mapping[str, str | Secret]) -> list[tuple[str, Sec
                 name,
                 "this header belongs to the WebSocket handshake itself",
             )
-        secret = value if isinstance(value, Secret) else Secret(value)
         if not re.fullmatch(r"[\t\x20-\x7e]*", secret.reveal()):
             # The value stays out of the text: it is likely an access token.
             raise InvalidArgument(

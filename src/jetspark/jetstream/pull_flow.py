@@ -134,6 +134,7 @@ class PullFlow:
         "_stop_after",
         "_threshold",
         "_unpinned",
+        "_unsubscribed",
         "pin_id",
     )
 
@@ -184,6 +185,7 @@ class PullFlow:
         self._started_at = 0.0
         self._due_at = 0.0
         self._unpinned = False
+        self._unsubscribed = False
 
     # --- what the driver may look at ------------------------------------------------------------------
 
@@ -385,7 +387,7 @@ class PullFlow:
         if self._state is not State.DRAINING:
             return NOTHING
         self._ledger.void()
-        self._connected = False
+        self._unsubscribed = True
         return self._conclude() if self._fetch else self._drained()
 
     def stop(self, now: float) -> Actions:
@@ -408,8 +410,7 @@ class PullFlow:
         return (Conclude(error, discard),)
 
     def _drained(self) -> Actions:
-        # _connected is False from the confirmed unsubscribe on.
-        return self._conclude() if not self._buffered and not self._connected else NOTHING
+        return self._conclude() if not self._buffered and self._unsubscribed else NOTHING
 
     def _pull(self, now: float) -> Actions:
         if not self._fetch:

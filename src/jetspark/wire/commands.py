@@ -25,8 +25,8 @@ def encode_connect(options: dict[str, Any]) -> bytes:
     return b"CONNECT " + _encode_json(options) + b"\r\n"
 
 
-def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
-    """``PUB <subject> `` without reply and size: checked once, then reused for each message.
+def pub_prefix(subject: str, reply: str = "", *, literal: bool = True) -> bytes:
+    """``PUB <subject> [reply] `` without the size: checked once, then reused for each message.
 
     With an ``H`` in front it is the start of HPUB. ``literal=False`` lets wildcard tokens pass.
     """
@@ -34,9 +34,15 @@ def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
         validate_subject(subject)
     else:
         validate_filter(subject)
-    prefix = f"PUB {subject} ".encode()
+    if reply:
+        validate_subject(reply, field="reply")
+        prefix = f"PUB {subject} {reply} ".encode()
+    else:
+        prefix = f"PUB {subject} ".encode()
     if len(prefix) > MAX_TARGET:
-        raise InvalidArgument("subject", subject, f"exceeds {MAX_TARGET} bytes; shorten it")
+        raise InvalidArgument(
+            "subject", subject, f"with reply makes a line longer than {MAX_CONTROL_LINE} bytes; shorten it"
+        )
     return prefix
 
 

@@ -1,13 +1,12 @@
-"""``jetspark.connect``: options in, a live connection out."""
+"""``jetspark.connect``: options in, a live connection out.
+
+The composition root: here the connection meets JetStream, which it knows nothing of.
+"""
 
 from __future__ import annotations
 
-import os
-import ssl
-from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetspark._secret import Secret
 from jetspark.connection.auth import (
     AuthCallable,
     Authenticator,
@@ -15,15 +14,50 @@ from jetspark.connection.auth import (
     SecretSource,
     build_authenticator,
 )
-from jetspark.connection.client import Connection
+from jetspark.connection.client import Connection as CoreConnection
 from jetspark.connection.contexts import load_context
 from jetspark.connection.options import MIB, ConnectOptions, Listener
 from jetspark.connection.tls import build_ssl_context
-from jetspark.connection.urls import parse_servers
+from jetspark.connection.urls import Servers, parse_servers
+from jetspark.connection.websocket import wrap_headers
 from jetspark.errors import InvalidArgument
+from jetspark.jetstream.context import JetStream
 
 if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Generator, Mapping
     from types import TracebackType
+
+    from jetspark._secret import Secret
+
+
+class Connection(CoreConnection):
+    """A connection to NATS. Made by :func:`jetspark.connect`; end it with ``close`` or ``drain``."""
+
+    def __init__(self, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options)
+        # domain and api_prefix of the NATS context this connection was made from.
+        self._jetstream_defaults = dict(jetstream_defaults or {})
+
+    def jetstream(
+        self,
+        *,
+        domain: str | None = None,
+        api_prefix: str | None = None,
+        timeout: float = 5.0,
+    ) -> JetStream:
+        """The JetStream API over this connection; cheap, holds no server state.
+
+        ``domain``: the JetStream domain to talk to, e.g. of a leaf node (default: the connected server's
+        own). ``api_prefix``: subject prefix under which another account's API is imported, instead of
+        ``$JS.API``; excludes ``domain``. ``timeout``: seconds to wait for each API answer (5).
+        """
+        if domain is None and api_prefix is None:
+            domain = self._jetstream_defaults.get("domain")
+            api_prefix = self._jetstream_defaults.get("api_prefix") if domain is None else None
+        return JetStream(self, domain=domain, api_prefix=api_prefix, timeout=timeout)
+
 
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 
@@ -31,16 +65,13 @@ DEFAULT_SERVER = "nats://127.0.0.1:4222"
 class Connecting:
     """What :func:`connect` returns: ``await`` it, or use it with ``async with``."""
 
-    def __init__(
-        self, options: ConnectOptions, jetstream_options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, options: ConnectOptions, jetstream_options: Mapping[str, Any]) -> None:
         self._options = options
         self._jetstream_options = jetstream_options
         self._connection: Connection | None = None
 
     async def _open(self) -> Connection:
-        connection = Connection(self._options)
-        connection._jetstream_defaults = dict(self._jetstream_options)
+        connection = Connection(self._options, self._jetstream_options)
         await connection._connect_first()
         return connection
 
@@ -62,7 +93,7 @@ class Connecting:
 
 
 def connect(
-    servers: str | Sequence[str] | None = None,
+    servers: Servers | None = None,
     *,
     name: str | None = None,
     user: SecretSource | None = None,
@@ -163,18 +194,12 @@ def connect(
         if servers is None:
             servers = from_context["servers"]
         if all(value is None for value in given.values()):
-            given.update(
-                {key: from_context[key] for key in given if key in from_context}
-            )
+            given.update({key: from_context[key] for key in given if key in from_context})
         if tls is None:
             tls_ca = tls_ca if tls_ca is not None else from_context.get("tls_ca")
-            tls_cert = (
-                tls_cert if tls_cert is not None else from_context.get("tls_cert")
-            )
+            tls_cert = tls_cert if tls_cert is not None else from_context.get("tls_cert")
             tls_key = tls_key if tls_key is not None else from_context.get("tls_key")
-        tls_handshake_first = tls_handshake_first or from_context.get(
-            "tls_handshake_first", False
-        )
+        tls_handshake_first = tls_handshake_first or from_context.get("tls_handshake_first", False)
         if inbox_prefix == "_INBOX":
             inbox_prefix = from_context.get("inbox_prefix", inbox_prefix)
     if name is not None and not isinstance(name, str):
@@ -186,10 +211,9 @@ def connect(
         authenticator=build_authenticator(**given),  # type: ignore[arg-type]
         tls=tls,
         tls_hostname=tls_hostname,
+        tls_verify=tls_verify,
         tls_handshake_first=tls_handshake_first,
-        tls_context=build_ssl_context(
-            tls, ca=tls_ca, cert=tls_cert, key=tls_key, verify=tls_verify
-        ),
+        tls_context=build_ssl_context(tls, ca=tls_ca, cert=tls_cert, key=tls_key, verify=tls_verify),
         inbox_prefix=inbox_prefix,
         connect_timeout=connect_timeout,
         ping_interval=ping_interval,
@@ -206,6 +230,6 @@ def connect(
         drain_timeout=drain_timeout,
         request_timeout=request_timeout,
         listener=listener,
-        ws_headers=ws_headers,
+        ws_headers=None if ws_headers is None else wrap_headers(ws_headers),
     )
     return Connecting(options, jetstream_options)

@@ -1,0 +1,99 @@
+"""The one road to the JetStream API: JSON in, a JSON object out, errors as typed exceptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
+from jetspark.jetstream.errors import JetStreamNotEnabled, error_from_response
+from jetspark.jetstream.validation import check_name
+from jetspark.wire.subjects import validate_subject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from jetspark.connection.client import Connection
+    from jetspark.connection.message import Msg
+
+DEFAULT_PREFIX = "$JS.API"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Api:
+    """API requests under one prefix. Shared by the context and the handles made from it."""
+
+    def __init__(
+        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
+    ) -> None:
+        if domain is not None and api_prefix is not None:
+            raise InvalidArgument("api_prefix", api_prefix, f"excludes domain={domain!r}; give one of them")
+        if domain is not None:
+            check_name("domain", domain)
+            self.prefix = f"$JS.{domain}.API"
+        elif api_prefix is not None:
+            self.prefix = api_prefix.removesuffix(".")
+            validate_subject(self.prefix, field="api_prefix")
+        else:
+            self.prefix = DEFAULT_PREFIX
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+            raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
+        self.client = client
+        self.timeout = float(timeout)
+
+    def subject(self, operation: str) -> str:
+        """The full subject of an operation such as ``STREAM.INFO.ORDERS``."""
+        return f"{self.prefix}.{operation}"
+
+    async def ask(
+        self, operation: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Msg:
+        """Send a request and return the raw answer. Nobody there is JetStreamNotEnabled."""
+        subject = self.subject(operation)
+        seconds = self.timeout if timeout is None else timeout
+        self.client._trust_subject(subject)
+        try:
+            return await self.client.request(
+                subject, _encode(body) if body is not None else b"", timeout=seconds
+            )
+        except NoRespondersError:
+            raise JetStreamNotEnabled.no_responders(subject) from None
+        except RequestTimeout:
+            raise RequestTimeout(
+                f"no answer to the JetStream API request {subject!r} within {seconds:g}s: the server is "
+                "busy, has no leader right now, or permissions keep the answer away; retry, or raise timeout"
+            ) from None
+
+    async def request(
+        self, operation: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Send a request and return the answer's JSON object; its error as a typed exception."""
+        return decode_response((await self.ask(operation, body, timeout)).data)
+
+    async def pages(self, operation: str, key: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Every item of a paged list, whatever its length."""
+        offset = 0
+        while True:
+            page = await self.request(operation, {**body, "offset": offset})
+            items = page.get(key) or []
+            for item in items:
+                yield item
+            offset += len(items)
+            # An empty page ends it too: the list may have shrunk while we were reading it.
+            if not items or offset >= page.get("total", 0):
+                return
+
+
+def decode_response(data: bytes) -> dict[str, Any]:
+    """The JSON object of an API answer; raises the error it may carry."""
+    try:
+        response = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"API answer that can't be read: {data[:100]!r}: {error}") from None
+    refusal = response.get("error")
+    if refusal is not None:
+        raise error_from_response(refusal)
+    return response

@@ -1,0 +1,267 @@
+"""The JetStream context (ADR-37): streams, consumers without a stream handle, publishing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetspark.connection.nuid import next_nuid
+from jetspark.errors import InvalidArgument
+from jetspark.jetstream.account import AccountInfo
+from jetspark.jetstream.api import Api
+from jetspark.jetstream.consumer import Consumer
+from jetspark.jetstream.consumer_config import ConsumerConfig, consumer_create_request
+from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
+from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
+from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
+from jetspark.jetstream.stream import Stream
+from jetspark.jetstream.stream_config import StreamConfig, stream_config_request
+from jetspark.jetstream.stream_info import StreamInfo
+from jetspark.jetstream.validation import check_name, validate_consumer_config, validate_stream_config
+from jetspark.jetstream.values import Timestamp
+from jetspark.wire.subjects import validate_filter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from jetspark.connection.client import Connection
+    from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.puback import PubAck
+
+
+class JetStream:
+    """The JetStream API of one account, domain or API prefix. Made by ``nc.jetstream()``."""
+
+    def __init__(
+        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
+    ) -> None:
+        self._api = Api(client, domain=domain, api_prefix=api_prefix, timeout=timeout)
+        self._client = client
+
+    @property
+    def api_prefix(self) -> str:
+        """The subject prefix of every API request, ``$JS.API`` by default."""
+        return self._api.prefix
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that each API request waits for its answer."""
+        return self._api.timeout
+
+    def __repr__(self) -> str:
+        return f"JetStream({self._api.prefix!r})"
+
+    # Streams
+
+    async def create_stream(self, config: StreamConfig, *, pedantic: bool = False) -> Stream:
+        """Create a stream. With the same config as an existing one it is that one.
+
+        Raises :class:`StreamNameInUse` when the name is taken by another config. ``pedantic`` (2.11) makes
+        the server refuse values that it would silently adjust.
+        """
+        validate_stream_config(config, pedantic=pedantic)
+        return await self._put_stream("CREATE", config, pedantic)
+
+    async def update_stream(self, config: StreamConfig, *, pedantic: bool = False) -> Stream:
+        """Change a stream's config. Raises :class:`StreamNotFound` when there is none of this name.
+
+        Start from ``(await stream.info()).config.replace(...)``: fields you leave out go back to defaults.
+        """
+        validate_stream_config(config, update=True, pedantic=pedantic)
+        return await self._put_stream("UPDATE", config, pedantic)
+
+    async def create_or_update_stream(self, config: StreamConfig, *, pedantic: bool = False) -> Stream:
+        """Create the stream, or give the existing one this config."""
+        try:
+            return await self.update_stream(config, pedantic=pedantic)
+        except StreamNotFound:
+            pass
+        try:
+            return await self.create_stream(config, pedantic=pedantic)
+        except StreamNameInUse:
+            # Somebody created it in between.
+            return await self.update_stream(config, pedantic=pedantic)
+
+    async def get_stream(self, name: str) -> Stream:
+        """A handle on an existing stream. Raises :class:`StreamNotFound`."""
+        check_name("stream", name)
+        return Stream(self, StreamInfo.from_wire(await self._api.request(f"STREAM.INFO.{name}")))
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with all its messages and consumers. Raises :class:`StreamNotFound`."""
+        check_name("stream", name)
+        await self._api.request(f"STREAM.DELETE.{name}")
+
+    async def list_streams(self, subject: str | None = None) -> AsyncIterator[StreamInfo]:
+        """All streams, or those that capture ``subject``, however many there are."""
+        async for item in self._api.pages("STREAM.LIST", "streams", _subject_filter(subject)):
+            yield StreamInfo.from_wire(item)
+
+    async def stream_names(self, subject: str | None = None) -> AsyncIterator[str]:
+        """The names of all streams, or of those that capture ``subject``."""
+        async for item in self._api.pages("STREAM.NAMES", "streams", _subject_filter(subject)):
+            yield item
+
+    async def stream_name_by_subject(self, subject: str) -> str:
+        """The one stream that captures the subject; :class:`StreamNotFound` when none or several do."""
+        names = [name async for name in self.stream_names(subject)]
+        if len(names) != 1:
+            found = f"{len(names)} streams capture" if names else "no stream captures"
+            raise StreamNotFound(404, 10059, f"{found} subject {subject!r}; name the stream")
+        return names[0]
+
+    async def _put_stream(self, verb: str, config: StreamConfig, pedantic: bool) -> Stream:
+        body = stream_config_request(config, pedantic=pedantic)
+        response = await self._api.request(f"STREAM.{verb}.{config.name}", body)
+        return Stream(self, StreamInfo.from_wire(response))
+
+    # Consumers
+
+    async def get_consumer(self, stream: str, consumer: str) -> Consumer:
+        """A handle on an existing consumer. Raises :class:`ConsumerNotFound`."""
+        return Consumer(self, await self._consumer_info(stream, consumer))
+
+    async def create_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer:
+        """Create a consumer. Raises :class:`ConsumerExists` when the name is taken."""
+        return await self._put_consumer(stream, config, "create", pedantic)
+
+    async def update_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer:
+        """Change a consumer's config. Raises :class:`ConsumerDoesNotExist` when there is none."""
+        if config.effective_name is None:
+            raise InvalidArgument("name", None, "an update must name the consumer; set name or durable_name")
+        return await self._put_consumer(stream, config, "update", pedantic)
+
+    async def create_or_update_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer:
+        """Create the consumer, or give the existing one this config."""
+        return await self._put_consumer(stream, config, "", pedantic)
+
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        """Delete a consumer. Raises :class:`ConsumerNotFound`."""
+        _check_pair(stream, consumer)
+        await self._api.request(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+    async def pause_consumer(self, stream: str, consumer: str, until: datetime) -> ConsumerPause:
+        """Stop delivery until a point in time (2.11). Messages in flight can still be acked."""
+        _check_pair(stream, consumer)
+        time = Timestamp.from_datetime(until, field="until")
+        response = await self._api.request(
+            f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": time.to_rfc3339()}
+        )
+        return ConsumerPause.from_wire(response)
+
+    async def resume_consumer(self, stream: str, consumer: str) -> ConsumerPause:
+        """End a pause at once (2.11)."""
+        _check_pair(stream, consumer)
+        return ConsumerPause.from_wire(await self._api.request(f"CONSUMER.PAUSE.{stream}.{consumer}", {}))
+
+    async def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
+        """All consumers of a stream."""
+        check_name("stream", stream)
+        async for item in self._api.pages(f"CONSUMER.LIST.{stream}", "consumers", {}):
+            yield ConsumerInfo.from_wire(item)
+
+    async def consumer_names(self, stream: str) -> AsyncIterator[str]:
+        """The names of all consumers of a stream."""
+        check_name("stream", stream)
+        async for item in self._api.pages(f"CONSUMER.NAMES.{stream}", "consumers", {}):
+            yield item
+
+    async def _consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
+        _check_pair(stream, consumer)
+        return ConsumerInfo.from_wire(await self._api.request(f"CONSUMER.INFO.{stream}.{consumer}"))
+
+    async def _put_consumer(
+        self, stream: str, config: ConsumerConfig, action: str, pedantic: bool
+    ) -> Consumer:
+        check_name("stream", stream)
+        validate_consumer_config(config, pedantic=pedantic)
+        name = config.effective_name
+        if name is None:
+            # A name of our choice: a retry after a lost answer finds the consumer, not a second one.
+            name = next_nuid()
+            config = config.replace(name=name)
+        operation = f"CONSUMER.CREATE.{stream}.{name}"
+        if config.filter_subject:
+            # The filter in the subject lets permissions restrict it; only a single filter has this form.
+            operation += f".{config.filter_subject}"
+        body = consumer_create_request(stream, config, action=action, pedantic=pedantic)
+        return Consumer(self, ConsumerInfo.from_wire(await self._api.request(operation, body)))
+
+    # Account
+
+    async def account_info(self) -> AccountInfo:
+        """What the account uses and may use, by tier where it has tiers."""
+        return AccountInfo.from_wire(await self._api.request("INFO"))
+
+    # Publish
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        timeout: float | None = None,
+        retries: int = DEFAULT_RETRIES,
+        retry_wait: float = DEFAULT_RETRY_WAIT,
+    ) -> PubAck:
+        """Publish a message and wait until it is stored.
+
+        ``msg_id``: ``Nats-Msg-Id``; a second message with it inside the stream's duplicate window is not
+        stored again. ``expect``: conditions the stream must meet. ``ttl``: seconds after which the message
+        expires, or ``"never"`` (2.11; needs ``allow_msg_ttl``). ``timeout``: seconds for each attempt
+        (default: the context's). ``retries``, ``retry_wait``: what to do when no stream answers, as happens
+        while a leader is elected (ADR-22: 2 more attempts, 0.25 s apart). A time-out is never retried: the
+        message may have been stored; retry it yourself with the same ``msg_id``.
+
+        Raises :class:`NoStreamResponse` when no stream captures the subject.
+        """
+        return await publish(
+            self._client,
+            subject,
+            data,
+            headers=headers,
+            msg_id=msg_id,
+            expect=expect,
+            ttl=ttl,
+            timeout=self._api.timeout if timeout is None else timeout,
+            retries=retries,
+            retry_wait=retry_wait,
+        )
+
+    def publisher(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        ack_timeout: float = 30.0,
+        retry: bool = False,
+    ) -> Publisher:
+        """A pipelined publisher: many messages in flight, each with a future of its ack.
+
+        ``window``: how many may wait for their ack before ``publish`` waits (4,000). ``ack_timeout``:
+        seconds after which a missing ack fails its future (30). ``retry``: send messages that have a
+        ``msg_id`` again when the connection broke or no stream answered, until ``ack_timeout``.
+        """
+        return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
+
+
+def _subject_filter(subject: str | None) -> dict[str, Any]:
+    if subject is None:
+        return {}
+    validate_filter(subject)
+    return {"subject": subject}
+
+
+def _check_pair(stream: str, consumer: str) -> None:
+    check_name("stream", stream)
+    check_name("consumer", consumer)

@@ -1,0 +1,134 @@
+"""Publishing one message into a stream and waiting for its ack."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
+from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.validation import check_name
+from jetspark.wire.headers import Headers
+from jetspark.wire.subjects import validate_filter
+
+if TYPE_CHECKING:
+    from jetspark.connection.client import Connection
+    from jetspark.connection.core import HeadersLike
+
+# ADR-22: what to do when no stream answers, as happens while a leader is elected.
+DEFAULT_RETRIES = 2
+DEFAULT_RETRY_WAIT = 0.25
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that the stream must meet, or the publish is refused and nothing is stored."""
+
+    stream: str | None = None
+    """Name of the stream that stores the message (:class:`WrongStream`)."""
+    last_seq: int | None = None
+    """Last sequence of the stream (:class:`WrongLastSequence`); 0: the stream is empty."""
+    last_subject_seq: int | None = None
+    """Last sequence of the message's subject; 0: the subject has no message yet."""
+    last_subject_seq_subject: str | None = None
+    """Look for ``last_subject_seq`` under this subject instead, wildcards allowed (2.11)."""
+    last_msg_id: str | None = None
+    """``Nats-Msg-Id`` of the stream's last message (:class:`WrongLastMessageId`)."""
+
+    def __post_init__(self) -> None:
+        if self.stream is not None:
+            check_name("expect.stream", self.stream)
+        for field in ("last_seq", "last_subject_seq"):
+            value = getattr(self, field)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise InvalidArgument(f"expect.{field}", value, "must be a sequence, 0 or more")
+        if self.last_subject_seq_subject is not None:
+            validate_filter(self.last_subject_seq_subject, field="expect.last_subject_seq_subject")
+            if self.last_subject_seq is None:
+                raise InvalidArgument(
+                    "expect.last_subject_seq_subject",
+                    self.last_subject_seq_subject,
+                    "needs last_subject_seq beside it",
+                )
+
+    def add_to(self, headers: Headers) -> None:
+        """Write the conditions as the server reads them."""
+        for name, value in (
+            ("Nats-Expected-Stream", self.stream),
+            ("Nats-Expected-Last-Sequence", self.last_seq),
+            ("Nats-Expected-Last-Subject-Sequence", self.last_subject_seq),
+            ("Nats-Expected-Last-Subject-Sequence-Subject", self.last_subject_seq_subject),
+            ("Nats-Expected-Last-Msg-Id", self.last_msg_id),
+        ):
+            if value is not None:
+                headers[name] = str(value)
+
+
+def publish_headers(
+    headers: HeadersLike | None,
+    *,
+    msg_id: str | None = None,
+    expect: Expect | None = None,
+    ttl: float | str | None = None,
+) -> Headers | None:
+    """The headers of a publish with its typed options; None when there is nothing to say."""
+    if headers is None and msg_id is None and expect is None and ttl is None:
+        return None
+    result = Headers(headers)
+    if msg_id is not None:
+        if not msg_id:
+            raise InvalidArgument("msg_id", msg_id, "must not be empty")
+        result["Nats-Msg-Id"] = msg_id
+    if expect is not None:
+        expect.add_to(result)
+    if ttl is not None:
+        result["Nats-TTL"] = ttl_text(ttl)
+    return result
+
+
+def ttl_text(ttl: float | str) -> str:
+    """The value of ``Nats-TTL``: whole seconds, a Go duration, or ``never``."""
+    if isinstance(ttl, str):
+        if not ttl:
+            raise InvalidArgument("ttl", ttl, "must be seconds, a duration such as '1h30m', or 'never'")
+        return ttl
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl < 1:
+        raise InvalidArgument("ttl", ttl, "must be at least 1 second, or 'never'")
+    if ttl != int(ttl):
+        raise InvalidArgument("ttl", ttl, "must be whole seconds; the server keeps no fractions")
+    return str(int(ttl))
+
+
+async def publish(
+    client: Connection,
+    subject: str,
+    data: bytes,
+    *,
+    headers: HeadersLike | None,
+    msg_id: str | None,
+    expect: Expect | None,
+    ttl: float | str | None,
+    timeout: float,
+    retries: int,
+    retry_wait: float,
+) -> PubAck:
+    """See :meth:`jetspark.JetStream.publish`."""
+    all_headers = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+    attempt = 0
+    while True:
+        try:
+            answer = await client.request(subject, data, timeout=timeout, headers=all_headers)
+            return PubAck.from_response(answer.data)
+        except NoRespondersError:
+            # Nobody got it, so sending it again can't double it.
+            if attempt >= retries:
+                raise NoStreamResponse(subject) from None
+        except RequestTimeout:
+            raise RequestTimeout(
+                f"no ack for the publish to {subject!r} within {timeout:g}s: it may be stored all the same; "
+                "publish it again with the same msg_id"
+            ) from None
+        attempt += 1
+        await asyncio.sleep(retry_wait)

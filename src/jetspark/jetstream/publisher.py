@@ -1,0 +1,289 @@
+"""The pipelined publisher: many messages in flight, each with a future of its ack.
+
+Theory of operation
+-------------------
+All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for.
+A message costs a dictionary entry and a future, nothing else: no task, no timer, no closure. One timer for
+the whole publisher finds acks that never came: at each tick it notes how far publishing has got, and what
+was sent before a note older than ``ack_timeout`` has expired.
+
+What becomes of a message whose ack is lost with the connection nobody can know; so its future fails with
+:class:`~jetspark.errors.ConnectionLost`, unless it has a ``msg_id`` and ``retry`` is on: then it is sent
+again after the reconnect and the server's duplicate window makes that safe. Messages sent again may be
+stored after messages published later.
+
+Failures never pass in silence: a future may be thrown away, but ``flush`` and the end of the ``async with``
+block raise :class:`PublishFailed` when anything failed since the last flush.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from jetspark.connection.core import FLUSH_AT, HeadersLike
+from jetspark.connection.requests import is_no_responders
+from jetspark.connection.subscription import Sink
+from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
+from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
+from jetspark.wire.headers import encode_headers
+
+if TYPE_CHECKING:
+    import asyncio
+    from types import TracebackType
+
+    from jetspark.connection.client import Connection
+
+DEFAULT_WINDOW = 4000
+
+
+class PublishFailed(JetsparkError):
+    """Some messages of a pipelined publisher were not stored, or their fate is unknown.
+
+    ``count`` of them; ``first`` is the first error. The future of each message has its own.
+    """
+
+    def __init__(self, count: int, first: JetsparkError) -> None:
+        super().__init__(f"{count} message{'s' if count > 1 else ''} not acked; the first: {first}")
+        self.count = count
+        self.first = first
+
+
+@dataclass(slots=True)
+class PublisherStats:
+    """Counters of one publisher."""
+
+    published: int = 0
+    """Messages handed to ``publish``."""
+    acked: int = 0
+    """Messages stored, duplicates included."""
+    duplicates: int = 0
+    """Acks that say the stream had the ``msg_id`` already."""
+    failed: int = 0
+    """Messages refused, timed out or lost with the connection."""
+    resent: int = 0
+    """Messages sent again by ``retry``."""
+
+
+class Publisher(Sink):
+    """See the module. Made by ``js.publisher()``; use it with ``async with``."""
+
+    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise InvalidArgument("window", window, "must be a positive integer")
+        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or ack_timeout <= 0:
+            raise InvalidArgument("ack_timeout", ack_timeout, "must be a positive number of seconds")
+        self._base = client.new_inbox() + "."
+        super().__init__(client, self._base + "*")
+        self._cut = len(self._base)
+        self._window = window
+        self._ack_timeout = float(ack_timeout)
+        self._retry = retry
+        self._serial = 0
+        self._pending: dict[str, asyncio.Future[PubAck]] = {}
+        self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
+        self._marks: deque[tuple[float, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._space: list[asyncio.Future[None]] = []
+        self._stats = PublisherStats()
+        self._failures = 0
+        self._first_failure: JetsparkError | None = None
+        self._open = False
+
+    @property
+    def pending(self) -> int:
+        """Messages without an ack so far."""
+        return len(self._pending)
+
+    @property
+    def stats(self) -> PublisherStats:
+        """Counters since the publisher was opened."""
+        return replace(self._stats)
+
+    def __repr__(self) -> str:
+        return f"Publisher(window={self._window}, pending={len(self._pending)})"
+
+    async def __aenter__(self) -> Self:
+        self.client._check_open()
+        self.client._add_sink(self)
+        self._open = True
+        self._tick()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self._close(ConnectionClosed("the publisher was closed before the ack came"))
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+    ) -> asyncio.Future[PubAck]:
+        """Send a message and return the future of its ack; waits while the window is full.
+
+        The options are those of ``js.publish``.
+        """
+        if not self._open:
+            raise ConnectionClosed("the publisher is not open; use it with 'async with'")
+        while len(self._pending) >= self._window:
+            await self._wait_below(self._window)
+            if not self._open:
+                raise ConnectionClosed("the publisher was closed while waiting for room in its window")
+        block: bytes | None = None
+        if headers is not None or expect is not None or ttl is not None or msg_id is not None:
+            typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+            block = None if typed is None else encode_headers(typed)
+        self._serial += 1
+        token = str(self._serial)
+        client = self.client
+        client._pub(subject, data, self._base + token, block, own_reply=True)
+        future: asyncio.Future[PubAck] = client._loop.create_future()
+        self._pending[token] = future
+        self._stats.published += 1
+        if self._retry and msg_id is not None:
+            self._resend[token] = (subject, data, block)
+        if client._out_size >= FLUSH_AT:
+            await client._give_way()
+        return future
+
+    async def flush(self) -> None:
+        """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did."""
+        self.client._flush_out()
+        while self._pending:
+            await self._wait_below(1)
+        if self._first_failure is not None:
+            error = PublishFailed(self._failures, self._first_failure)
+            self._failures, self._first_failure = 0, None
+            raise error
+
+    # What the connection calls
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        pending, resend, cut = self._pending, self._resend, self._cut
+        decode = PubAck.from_response
+        acked = 0
+        for message in items:
+            token = message.subject[cut:]
+            future = pending.get(token)
+            if future is None:
+                continue  # expired, or a second ack of a message sent again
+            if message._header is not None and is_no_responders(message):
+                self._no_stream(token)
+                continue
+            try:
+                ack = decode(message.data)
+            except JetsparkError as error:
+                self._fail(token, error)
+                continue
+            del pending[token]
+            if resend:
+                resend.pop(token, None)
+            acked += 1
+            if ack.duplicate:
+                self._stats.duplicates += 1
+            if not future.done():  # the user may have cancelled it
+                future.set_result(ack)
+        self._stats.acked += acked
+        self._wake()
+
+    def link_lost(self, error: JetsparkError) -> None:
+        lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
+        for token in list(self._pending):
+            if token not in self._resend:
+                self._fail(token, lost)
+        self._wake()
+
+    def link_restored(self) -> None:
+        for token in list(self._resend):
+            self._send_again(token)
+
+    def ended(self, error: JetsparkError | None) -> None:
+        self._close(error or ConnectionClosed("the connection was closed before the ack came"))
+
+    # Internals
+
+    def _send_again(self, token: str) -> None:
+        flight = self._resend.get(token)
+        if flight is None or self.client._link is None:
+            return  # acked meanwhile; or down again, then link_restored comes
+        subject, data, block = flight
+        self.client._pub(subject, data, self._base + token, block, own_reply=True)
+        self._stats.resent += 1
+
+    def _no_stream(self, token: str) -> None:
+        if token in self._resend:
+            self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, token)
+        else:
+            self._fail(token, NoStreamResponse("the message's subject"))
+
+    def _fail(self, token: str, error: JetsparkError) -> None:
+        future = self._pending.pop(token)
+        self._resend.pop(token, None)
+        self._stats.failed += 1
+        self._failures += 1
+        if self._first_failure is None:
+            self._first_failure = error
+        if not future.done():
+            future.set_exception(error)
+            # Marks it as seen: flush reports it to those who threw the future away.
+            future.exception()
+
+    def _tick(self) -> None:
+        now = self.client._loop.time()
+        self._marks.append((now, self._serial))
+        expired = 0
+        while self._marks and now - self._marks[0][0] >= self._ack_timeout:
+            expired = self._marks.popleft()[1]
+        if expired:
+            for token in list(self._pending):
+                if int(token) > expired:
+                    break
+                self._fail(
+                    token,
+                    RequestTimeout(
+                        f"no ack within ack_timeout={self._ack_timeout:g}s; the message may be stored"
+                    ),
+                )
+            self._wake()
+        self._timer = self.client._loop.call_later(self._ack_timeout / 8, self._tick)
+
+    async def _wait_below(self, count: int) -> None:
+        while len(self._pending) >= count:
+            waiter = self.client._loop.create_future()
+            self._space.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._space:
+                    self._space.remove(waiter)
+
+    def _wake(self) -> None:
+        if self._space and len(self._pending) < self._window:
+            waiters, self._space = self._space, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _close(self, error: JetsparkError) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self.client._remove_sink(self)
+        for token in list(self._pending):
+            self._fail(token, error)
+        self._wake()

@@ -1,0 +1,258 @@
+"""Reading stored messages by sequence, subject or time, without a consumer (ADR-31).
+
+Direct get is answered by any replica that has the stream and needs ``allow_direct``; the API route asks
+the leader. Both give the same :class:`StoredMsg`.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
+from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
+from jetspark.jetstream.values import Timestamp
+from jetspark.wire.headers import Headers, decode_headers
+from jetspark.wire.subjects import has_wildcard, validate_filter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from datetime import datetime
+
+    from jetspark.connection.message import Msg
+    from jetspark.jetstream.api import Api
+
+# Headers that the server adds to a direct answer; they are not the publisher's.
+_ADDED = frozenset(
+    name.lower()
+    for name in (
+        "Nats-Stream",
+        "Nats-Subject",
+        "Nats-Sequence",
+        "Nats-Time-Stamp",
+        "Nats-Num-Pending",
+        "Nats-Last-Sequence",
+        "Nats-UpTo-Sequence",
+    )
+)
+
+DEFAULT_BATCH = 1000
+# The server sends a batch without flow control; this bounds what may pile up here.
+DEFAULT_BATCH_BYTES = 16 * 1_048_576
+
+
+class StoredMsg(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as the stream stores it."""
+
+    stream: str
+    subject: str
+    sequence: int
+    timestamp: Timestamp
+    """When the server stored it, to the nanosecond."""
+    data: bytes = b""
+    headers: Headers = msgspec.field(default_factory=Headers)
+
+
+def message_request(
+    *,
+    seq: int | None = None,
+    last_by_subject: str | None = None,
+    next_by_subject: str | None = None,
+    start_time: datetime | None = None,
+) -> dict[str, Any]:
+    """The body for one message; refuses combinations that mean nothing."""
+    if last_by_subject is not None and (seq, next_by_subject, start_time) != (None, None, None):
+        raise InvalidArgument(
+            "last_by_subject", last_by_subject, "excludes seq, next_by_subject and start_time"
+        )
+    if seq is not None and start_time is not None:
+        raise InvalidArgument("start_time", start_time, f"excludes seq={seq}; give one of them")
+    body: dict[str, Any] = {}
+    if seq is not None:
+        _check_sequence("seq", seq)
+        body["seq"] = seq
+    if start_time is not None:
+        body["start_time"] = Timestamp.from_datetime(start_time, field="start_time").to_rfc3339()
+    if last_by_subject is not None:
+        validate_filter(last_by_subject, field="last_by_subject")
+        body["last_by_subj"] = last_by_subject
+    if next_by_subject is not None:
+        validate_filter(next_by_subject, field="next_by_subject")
+        body["next_by_subj"] = next_by_subject
+        if start_time is None:
+            body.setdefault("seq", 1)
+    if not body:
+        raise InvalidArgument("seq", None, "give seq, last_by_subject, next_by_subject or start_time")
+    return body
+
+
+async def get_direct(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
+    """One message by direct get."""
+    last = body.get("last_by_subj")
+    if last is not None and not has_wildcard(last):
+        # The subject-appended form, so that permissions can be given for each subject.
+        answer = await api.ask(f"DIRECT.GET.{stream}.{last}")
+    else:
+        answer = await api.ask(f"DIRECT.GET.{stream}", body)
+    _raise_status(answer)
+    return stored_from_direct(answer)
+
+
+async def get_by_api(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
+    """One message from the stream's leader."""
+    response = await api.request(f"STREAM.MSG.GET.{stream}", body)
+    message = response["message"]
+    block = base64.b64decode(message.get("hdrs") or "")
+    time = Timestamp.parse(message["time"])
+    if time is None:
+        raise ProtocolError(f"stored message without a time: {message!r:.200}")
+    return StoredMsg(
+        stream=stream,
+        subject=message["subject"],
+        sequence=message["seq"],
+        timestamp=time,
+        data=base64.b64decode(message.get("data") or ""),
+        headers=decode_headers(block) if block else Headers(),
+    )
+
+
+async def batch_direct(
+    api: Api,
+    stream: str,
+    *,
+    subject: str,
+    seq: int | None,
+    start_time: datetime | None,
+    batch: int,
+    max_bytes: int,
+) -> AsyncIterator[StoredMsg]:
+    """All messages of one filter from a position on, in pages ended by the server's EOB."""
+    body: dict[str, Any] = {"batch": batch, "max_bytes": max_bytes, "next_by_subj": subject}
+    if start_time is not None:
+        body["start_time"] = Timestamp.from_datetime(start_time, field="start_time").to_rfc3339()
+    else:
+        body["seq"] = seq or 1
+    while True:
+        page = _Page()
+        async for message in _read_page(api, stream, body, page):
+            yield message
+        if page.pending == 0 or page.last == 0:
+            return
+        body.pop("start_time", None)
+        body["seq"] = page.last + 1
+
+
+async def last_for_direct(
+    api: Api,
+    stream: str,
+    *,
+    subjects: Sequence[str],
+    up_to_seq: int | None,
+    up_to_time: datetime | None,
+    batch: int,
+) -> AsyncIterator[StoredMsg]:
+    """The last message of each subject, as of one point, paged on a stable snapshot."""
+    body: dict[str, Any] = {"multi_last": list(subjects), "batch": batch}
+    if up_to_seq is not None:
+        body["up_to_seq"] = up_to_seq
+    if up_to_time is not None:
+        body["up_to_time"] = Timestamp.from_datetime(up_to_time, field="up_to_time").to_rfc3339()
+    while True:
+        page = _Page()
+        async for message in _read_page(api, stream, body, page):
+            yield message
+        if page.pending == 0 or page.last == 0:
+            return
+        # The same point in time for the next page, whatever has been written since.
+        body.pop("up_to_time", None)
+        body["up_to_seq"] = page.up_to or up_to_seq
+        body["seq"] = page.last + 1
+
+
+class _Page:
+    """What the end of a page says of the rest."""
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.last = 0
+        self.up_to = 0
+
+
+async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -> AsyncIterator[StoredMsg]:
+    client = api.client
+    subject = api.subject(f"DIRECT.GET.{stream}")
+    inbox = client.new_inbox()
+    async with await client.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
+        client._pub(subject, msgspec.json.encode(body), inbox, own_reply=True)
+        while True:
+            try:
+                answer = await answers.next(timeout=api.timeout)
+            except RequestTimeout:
+                raise RequestTimeout(
+                    f"batch get on {subject!r} went silent for {api.timeout:g}s: connection or server "
+                    "broke in the middle, or the server is older than 2.11"
+                ) from None
+            status = answer.status
+            if status is None:
+                if "Nats-Num-Pending" not in answer.headers:
+                    raise RequestTimeout(
+                        f"the server of stream {stream!r} is older than 2.11: it knows no batch get"
+                    )
+                yield stored_from_direct(answer)
+                continue
+            code, description = status
+            if code == 404:
+                return
+            if code != 204:
+                _raise_status(answer)
+                raise ProtocolError(f"batch get on {stream!r} ended with status {code} {description}")
+            headers = answer.headers
+            page.pending = int(headers.get("Nats-Num-Pending") or 0)
+            page.last = int(headers.get("Nats-Last-Sequence") or 0)
+            page.up_to = int(headers.get("Nats-UpTo-Sequence") or 0)
+            return
+
+
+def stored_from_direct(answer: Msg) -> StoredMsg:
+    """A direct answer as the message it stands for."""
+    headers = answer.headers
+    time = Timestamp.parse(headers.get("Nats-Time-Stamp") or "")
+    sequence = headers.get("Nats-Sequence") or ""
+    if time is None or not sequence.isdigit():
+        raise ProtocolError(f"direct get answer without its headers: {headers.items()!r:.200}")
+    return StoredMsg(
+        stream=headers.get("Nats-Stream") or "",
+        subject=headers.get("Nats-Subject") or "",
+        sequence=int(sequence),
+        timestamp=time,
+        data=answer.data,
+        headers=Headers([pair for pair in headers.items() if pair[0].lower() not in _ADDED]),
+    )
+
+
+def _raise_status(answer: Msg) -> None:
+    status = answer.status
+    if status is None:
+        return
+    code, description = status
+    if code == 404:
+        raise MessageNotFound(404, 10037, description or "no message found")
+    if code == 413:
+        raise ApiError(
+            413, 0, f"{description or 'too many results'}: a multi-subject get matches at most 1024 subjects"
+        )
+    raise ApiError(code, 0, description or "direct get refused")
+
+
+def _check_sequence(field: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(field, value, "must be a sequence, 1 or more")
+
+
+def is_direct_refusal(error: Exception) -> bool:
+    """Nobody answers direct gets of this stream: it does not (any more) allow them."""
+    return isinstance(error, NoRespondersError) or (
+        isinstance(error, JetStreamNotEnabled) and error.err_code == 0
+    )

@@ -1,0 +1,311 @@
+"""A handle on a stream (ADR-37 'Streams')."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from jetspark.errors import InvalidArgument
+from jetspark.jetstream import stored
+from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
+from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
+from jetspark.jetstream.stream_info import StreamInfo
+from jetspark.wire.subjects import validate_filter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from datetime import datetime
+
+    from jetspark.jetstream.consumer import Consumer
+    from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.stream_config import StreamConfig
+
+
+class Stream:
+    """A stream. Made by ``js.create_stream``, ``js.get_stream`` and their like."""
+
+    def __init__(self, js: JetStream, info: StreamInfo) -> None:
+        self._js = js
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self._info.config.name
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info of the last answer, without asking the server."""
+        return self._info
+
+    @property
+    def config(self) -> StreamConfig:
+        """The config of the cached info."""
+        return self._info.config
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r})"
+
+    async def info(self, *, subjects_filter: str | None = None, deleted_details: bool = False) -> StreamInfo:
+        """Ask the server for the current info.
+
+        ``subjects_filter`` adds the message count of each matching subject (``state.subjects``), complete
+        however many there are; ``deleted_details`` adds the deleted sequences (``state.deleted``).
+        """
+        operation = f"STREAM.INFO.{self.name}"
+        body: dict[str, Any] = {"deleted_details": True} if deleted_details else {}
+        if subjects_filter is None:
+            self._info = StreamInfo.from_wire(await self._js._api.request(operation, body or None))
+            return self._info
+        validate_filter(subjects_filter, field="subjects_filter")
+        body["subjects_filter"] = subjects_filter
+        first = await self._js._api.request(operation, body)
+        subjects: dict[str, int] = first["state"].get("subjects") or {}
+        while len(subjects) < first.get("total", 0):
+            page = await self._js._api.request(operation, {**body, "offset": len(subjects)})
+            more = page["state"].get("subjects") or {}
+            before = len(subjects)
+            subjects.update(more)
+            if len(subjects) == before:
+                break
+        first["state"]["subjects"] = subjects
+        info = StreamInfo.from_wire(first)
+        # The counts may be large and are soon stale: they are for the caller, not for the cache.
+        self._info = info.replace(state=info.state.replace(subjects=None))
+        return info
+
+    async def purge(
+        self, *, subject: str | None = None, seq: int | None = None, keep: int | None = None
+    ) -> int:
+        """Remove messages; returns how many went.
+
+        All of them, or those of ``subject`` (wildcards allowed), those before ``seq``, or all but the last
+        ``keep``. ``seq`` and ``keep`` exclude each other.
+        """
+        if seq is not None and keep is not None:
+            raise InvalidArgument("keep", keep, f"excludes seq={seq}; give one of them")
+        body: dict[str, Any] = {}
+        if subject is not None:
+            validate_filter(subject)
+            body["filter"] = subject
+        for field, value in (("seq", seq), ("keep", keep)):
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                    raise InvalidArgument(field, value, "must be an integer, 0 or more")
+                body[field] = value
+        response = await self._js._api.request(f"STREAM.PURGE.{self.name}", body or None)
+        purged: int = response.get("purged", 0)
+        return purged
+
+    async def delete(self) -> None:
+        """Delete the stream with all its messages and consumers."""
+        await self._js.delete_stream(self.name)
+
+    # Messages
+
+    async def get_msg(
+        self,
+        seq: int | None = None,
+        *,
+        last_by_subject: str | None = None,
+        next_by_subject: str | None = None,
+        start_time: datetime | None = None,
+    ) -> StoredMsg:
+        """One stored message: at ``seq``; the last of a subject; the first of ``next_by_subject`` at or after
+        ``seq``; the first at or after ``start_time`` (2.11). Raises :class:`MessageNotFound`.
+
+        Direct get when the stream allows it: any replica may answer, so a message stored a moment ago may
+        not be there yet. Otherwise the leader answers.
+        """
+        body = stored.message_request(
+            seq=seq, last_by_subject=last_by_subject, next_by_subject=next_by_subject, start_time=start_time
+        )
+        if self._allows_direct:
+            try:
+                return await stored.get_direct(self._js._api, self.name, body)
+            except JetStreamNotEnabled as error:
+                if not stored.is_direct_refusal(error):
+                    raise
+        return await stored.get_by_api(self._js._api, self.name, body)
+
+    async def get_msgs(
+        self,
+        subjects: str | Sequence[str] | None = None,
+        *,
+        seq: int | None = None,
+        start_time: datetime | None = None,
+        max_messages: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        max_bytes: int = DEFAULT_BATCH_BYTES,
+    ) -> AsyncIterator[StoredMsg]:
+        """Stored messages in order, from ``seq`` or ``start_time`` on, to the end of the stream.
+
+        ``subjects``: filters; several are merged in order of sequence, each message once. ``max_messages``:
+        stop after so many. ``batch`` and ``max_bytes``: size of one request to the server (1,000 messages,
+        16 MiB). Batch direct get (2.11) when the stream allows it, else one request a message.
+        """
+        if seq is not None and start_time is not None:
+            raise InvalidArgument("start_time", start_time, f"excludes seq={seq}; give one of them")
+        for field, value in (
+            ("seq", seq),
+            ("max_messages", max_messages),
+            ("batch", batch),
+            ("max_bytes", max_bytes),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidArgument(field, value, "must be a positive integer")
+        filters = [subjects] if isinstance(subjects, str) else list(subjects or [">"])
+        for one in filters:
+            validate_filter(one, field="subjects")
+        count = 0
+        if max_messages is not None:
+            batch = min(batch, max_messages)
+        sources = [self._read(one, seq, start_time, batch, max_bytes) for one in filters]
+        async for message in sources[0] if len(sources) == 1 else _merge(sources):
+            yield message
+            count += 1
+            if count == max_messages:
+                return
+
+    async def get_last_msgs_for(
+        self,
+        subjects: str | Sequence[str],
+        *,
+        up_to_seq: int | None = None,
+        up_to_time: datetime | None = None,
+        batch: int = DEFAULT_BATCH,
+    ) -> AsyncIterator[StoredMsg]:
+        """The last message of each matching subject, in order of sequence (2.11; needs ``allow_direct``).
+
+        ``up_to_seq`` or ``up_to_time``: as the stream was at that point. All answers are of one point in
+        time, also when they take several requests. At most 1,024 subjects may match.
+        """
+        if up_to_seq is not None and up_to_time is not None:
+            raise InvalidArgument(
+                "up_to_time", up_to_time, f"excludes up_to_seq={up_to_seq}; give one of them"
+            )
+        filters = [subjects] if isinstance(subjects, str) else list(subjects)
+        if not filters:
+            raise InvalidArgument("subjects", subjects, "must name at least one subject")
+        for one in filters:
+            validate_filter(one, field="subjects")
+        if not self._allows_direct:
+            raise InvalidArgument(
+                "stream",
+                self.name,
+                "does not allow direct get, which this needs; update it with allow_direct=True",
+            )
+        async for message in stored.last_for_direct(
+            self._js._api,
+            self.name,
+            subjects=filters,
+            up_to_seq=up_to_seq,
+            up_to_time=up_to_time,
+            batch=batch,
+        ):
+            yield message
+
+    async def delete_msg(self, seq: int, *, secure: bool = False) -> None:
+        """Delete one message. ``secure`` also overwrites it in the store with random data."""
+        if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
+            raise InvalidArgument("seq", seq, "must be a sequence, 1 or more")
+        body: dict[str, Any] = {"seq": seq}
+        if not secure:
+            body["no_erase"] = True
+        await self._js._api.request(f"STREAM.MSG.DELETE.{self.name}", body)
+
+    @property
+    def _allows_direct(self) -> bool:
+        config = self._info.config
+        return bool(config.allow_direct)
+
+    async def _read(
+        self, subject: str, seq: int | None, start_time: datetime | None, batch: int, max_bytes: int
+    ) -> AsyncIterator[StoredMsg]:
+        if self._allows_direct:
+            async for message in stored.batch_direct(
+                self._js._api,
+                self.name,
+                subject=subject,
+                seq=seq,
+                start_time=start_time,
+                batch=batch,
+                max_bytes=max_bytes,
+            ):
+                yield message
+            return
+        start = seq or 1
+        while True:
+            try:
+                if start_time is not None:
+                    # The API route can't combine a time with a subject: find where the time begins first.
+                    start = (await self.get_msg(start_time=start_time)).sequence
+                    start_time = None
+                message = await self.get_msg(start, next_by_subject=subject)
+            except MessageNotFound:
+                return
+            yield message
+            start = message.sequence + 1
+
+    # Consumers
+
+    async def get_consumer(self, consumer: str) -> Consumer:
+        """A handle on an existing consumer. Raises :class:`ConsumerNotFound`."""
+        return await self._js.get_consumer(self.name, consumer)
+
+    async def create_consumer(self, config: ConsumerConfig, *, pedantic: bool = False) -> Consumer:
+        """Create a consumer. Raises :class:`ConsumerExists` when the name is taken."""
+        return await self._js.create_consumer(self.name, config, pedantic=pedantic)
+
+    async def update_consumer(self, config: ConsumerConfig, *, pedantic: bool = False) -> Consumer:
+        """Change a consumer's config. Raises :class:`ConsumerDoesNotExist` when there is none."""
+        return await self._js.update_consumer(self.name, config, pedantic=pedantic)
+
+    async def create_or_update_consumer(self, config: ConsumerConfig, *, pedantic: bool = False) -> Consumer:
+        """Create the consumer, or give the existing one this config."""
+        return await self._js.create_or_update_consumer(self.name, config, pedantic=pedantic)
+
+    async def delete_consumer(self, consumer: str) -> None:
+        """Delete a consumer. Raises :class:`ConsumerNotFound`."""
+        await self._js.delete_consumer(self.name, consumer)
+
+    async def pause_consumer(self, consumer: str, until: datetime) -> ConsumerPause:
+        """Stop a consumer's delivery until a point in time (2.11)."""
+        return await self._js.pause_consumer(self.name, consumer, until)
+
+    async def resume_consumer(self, consumer: str) -> ConsumerPause:
+        """End a consumer's pause at once (2.11)."""
+        return await self._js.resume_consumer(self.name, consumer)
+
+    async def list_consumers(self) -> AsyncIterator[ConsumerInfo]:
+        """All consumers of the stream."""
+        async for info in self._js.list_consumers(self.name):
+            yield info
+
+    async def consumer_names(self) -> AsyncIterator[str]:
+        """The names of all consumers of the stream."""
+        async for name in self._js.consumer_names(self.name):
+            yield name
+
+
+async def _merge(sources: list[AsyncIterator[StoredMsg]]) -> AsyncIterator[StoredMsg]:
+    """Merge streams of messages ordered by sequence; a message in several of them comes once."""
+    heap: list[tuple[int, int, StoredMsg]] = []
+    for index, source in enumerate(sources):
+        first = await anext(source, None)
+        if first is not None:
+            heap.append((first.sequence, index, first))
+    heapq.heapify(heap)
+    last = 0
+    while heap:
+        sequence, index, message = heap[0]
+        if sequence > last:
+            last = sequence
+            yield message
+        following = await anext(sources[index], None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (following.sequence, index, following))
