@@ -1,0 +1,12 @@
+"""The same API for threads: ``with blocking.connect() as nc``, the same names, no async.
+
+One asyncio connection in one background thread does the work; messages and publishes cross over in batches.
+Any number of threads may share a connection. After a fork, open a new one in the child.
+"""
+
+from jetspark.blocking.connecting import connect
+from jetspark.blocking.connection import Connection
+from jetspark.blocking.message import Msg
+from jetspark.blocking.subscription import Subscription
+
+__all__ = ["Connection", "Msg", "Subscription", "connect"]

@@ -1,0 +1,84 @@
+"""How the facade stays the same API: docstrings come from the async side, pairs are registered for the test.
+
+Mark a facade class with ``@mirrors(AsyncClass)`` and each of its methods and properties with
+``@documented_by(AsyncClass.method)``; ``tests/blocking/test_parity.py`` then compares names, signatures and
+docstrings of every registered pair.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+
+# From the words of the async documentation to ours, in this order.
+_WORDS = (
+    ("async with ", "with "),
+    ("``async with``", "``with``"),
+    ("async for ", "for "),
+    ("``async for``", "``for``"),
+    (", async or not,", ""),
+    ("async iterator", "iterator"),
+    ("``await``", "call"),
+    ("await ", ""),
+    ("jetspark.connect`", "jetspark.blocking.connect`"),
+    ("jetspark.connect(", "jetspark.blocking.connect("),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An async class, its facade, and public names of the async one that are not for users."""
+
+    asynchronous: type
+    blocking: type
+    internal: frozenset[str]
+
+
+PAIRS: list[Pair] = []
+"""Every class of the facade with the class it mirrors."""
+
+NOTES: dict[object, str] = {}
+"""What a facade's docstring says beyond the async one."""
+
+
+def translate(doc: str | None) -> str:
+    """A docstring of the async API in the words of the blocking one."""
+    text = inspect.cleandoc(doc or "")
+    for word, ours in _WORDS:
+        text = text.replace(word, ours)
+    return text
+
+
+def documented_by(source: object, *, note: str = "") -> Callable[[F], F]:
+    """Take the docstring of ``source``, plus ``note`` about threads where there is something to say."""
+
+    def copy(function: F) -> F:
+        function.__doc__ = _with_note(source, note)
+        if note:
+            NOTES[function] = note
+        return function
+
+    return copy
+
+
+def mirrors(source: type, *, internal: Iterable[str] = (), note: str = "") -> Callable[[C], C]:
+    """Register the facade of an async class and take over its docstring."""
+
+    def register(cls: C) -> C:
+        cls.__doc__ = _with_note(source, note)
+        if note:
+            NOTES[cls] = note
+        PAIRS.append(Pair(source, cls, frozenset(internal)))
+        return cls
+
+    return register
+
+
+def _with_note(source: object, note: str) -> str:
+    text = translate(source.__doc__)
+    return f"{text}\n\n{note}" if note else text

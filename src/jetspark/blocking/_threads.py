@@ -1,0 +1,89 @@
+"""What user code runs in, beside its own threads: waiting for messages, and the listener's thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetspark.connection.events import Event
+
+logger = logging.getLogger("jetspark")
+
+
+class ThreadWaiters:
+    """Threads that sleep until the loop's thread has something for them.
+
+    Lost wake-ups are impossible by order: a sleeper registers *before* it looks for the last time, and the
+    waker changes the state *before* it looks for sleepers. A deque's operations are atomic, so no lock is
+    shared and the loop never waits for a reader.
+    """
+
+    __slots__ = ("_sleepers",)
+
+    def __init__(self) -> None:
+        self._sleepers: deque[threading.Lock] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._sleepers)
+
+    def wait(self, ready: Callable[[], object], timeout: float | None = None) -> bool:
+        """Sleep until woken, unless ``ready()`` is true already; False when ``timeout`` passed first."""
+        sleeper = threading.Lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        woken = False
+        try:
+            if ready():
+                return True
+            woken = sleeper.acquire(
+                timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+            )
+            return woken
+        finally:
+            if not woken:
+                with contextlib.suppress(ValueError):
+                    self._sleepers.remove(sleeper)
+
+    def wake_all(self) -> None:
+        """Wake everyone who sleeps now."""
+        sleepers = self._sleepers
+        while sleepers:
+            try:
+                sleeper = sleepers.popleft()
+            except IndexError:
+                return
+            sleeper.release()
+
+
+class ListenerThread:
+    """Calls the listener with each event, in order, in one thread, so that it may block or use the API."""
+
+    def __init__(self, listener: Callable[[Event], None]) -> None:
+        self._listener = listener
+        self._queue: SimpleQueue[Event | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name="jetspark-listener", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        """Hand over an event; never blocks."""
+        self._queue.put(event)
+
+    def stop(self, grace: float) -> None:
+        """Let it finish what it has, at most ``grace`` seconds; it may be the caller itself."""
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(grace)
+
+    def _main(self) -> None:
+        while (event := self._queue.get()) is not None:
+            try:
+                self._listener(event)
+            except Exception:
+                logger.exception("the listener raised on %s", type(event).__name__)

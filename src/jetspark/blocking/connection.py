@@ -1,0 +1,301 @@
+"""The connection, for threads: a thin facade over the asyncio one in the engine's thread."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import inspect
+import time
+import weakref
+from typing import TYPE_CHECKING, cast
+
+from jetspark.blocking import _process
+from jetspark.blocking._client import GIVE_WAY_AT, EngineConnection, ThreadSubscription
+from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking.subscription import Callback, Subscription
+from jetspark.connecting import Connection as AsyncConnection
+from jetspark.connection.requests import is_no_responders
+from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.errors import InvalidArgument, JetsparkError, NoRespondersError, RequestTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from jetspark.blocking._engine import Engine
+    from jetspark.blocking._threads import ListenerThread
+    from jetspark.blocking.message import Msg
+    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.statistics import Statistics
+    from jetspark.wire.info import ServerInfo
+
+# How long the interpreter's exit may be held up by connections that were never closed.
+_EXIT_GRACE = 2.0
+
+
+@mirrors(
+    AsyncConnection,
+    note=(
+        "Any number of threads may use it. It works for the process that made it: in a forked child every\n"
+        "call raises :class:`ConnectionClosed`, and closing is harmless."
+    ),
+)
+class Connection:
+    def __init__(self, engine: Engine, client: EngineConnection, listener: ListenerThread | None) -> None:
+        self._engine = engine
+        self._client = client
+        self._listener = listener
+        client._message_owner = self
+        _open_connections.add(self)
+
+    # State
+
+    @property
+    @documented_by(AsyncConnection.is_connected)
+    def is_connected(self) -> bool:
+        return self._client.is_connected and not self._engine.is_foreign
+
+    @property
+    @documented_by(AsyncConnection.is_closed)
+    def is_closed(self) -> bool:
+        return self._client.is_closed or self._engine.is_foreign
+
+    @property
+    @documented_by(AsyncConnection.is_reconnecting)
+    def is_reconnecting(self) -> bool:
+        return self._client.is_reconnecting and not self._engine.is_foreign
+
+    @property
+    @documented_by(AsyncConnection.is_draining)
+    def is_draining(self) -> bool:
+        return self._client.is_draining and not self._engine.is_foreign
+
+    @property
+    @documented_by(AsyncConnection.connected_url)
+    def connected_url(self) -> str | None:
+        return None if self._engine.is_foreign else self._client.connected_url
+
+    @property
+    @documented_by(AsyncConnection.server_info)
+    def server_info(self) -> ServerInfo:
+        return self._client.server_info
+
+    @property
+    @documented_by(AsyncConnection.client_id)
+    def client_id(self) -> int:
+        return self._client.client_id
+
+    @property
+    @documented_by(AsyncConnection.max_payload)
+    def max_payload(self) -> int:
+        return self._client.max_payload
+
+    @property
+    @documented_by(AsyncConnection.servers)
+    def servers(self) -> list[str]:
+        return self._client.servers
+
+    @property
+    @documented_by(AsyncConnection.discovered_servers)
+    def discovered_servers(self) -> list[str]:
+        return self._client.discovered_servers
+
+    @property
+    @documented_by(AsyncConnection.last_error)
+    def last_error(self) -> JetsparkError | None:
+        return self._client.last_error
+
+    @property
+    @documented_by(AsyncConnection.stats)
+    def stats(self) -> Statistics:
+        return self._client.stats
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    # Publish
+
+    @documented_by(AsyncConnection.publish)
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        reply: str = "",
+        headers: HeadersLike | None = None,
+    ) -> None:
+        engine = self._engine
+        if engine.pid != _process.pid:
+            raise _process.forked(engine.pid)
+        client = self._client
+        client._pub(subject, payload, reply, headers)
+        if client.unyielded >= GIVE_WAY_AT:
+            client.unyielded = 0
+            engine.run(client._give_way())
+
+    # Subscribe
+
+    @documented_by(
+        AsyncConnection.subscribe,
+        note="The callback runs in a thread of the subscription's own, so it may block and use the API.",
+    )
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str = "",
+        callback: Callback | None = None,
+        max_messages: int = 0,
+        pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
+        pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+    ) -> Subscription:
+        check_plain("callback", callback)
+        sink = self._engine.run(
+            self._client.subscribe(
+                subject,
+                queue=queue,
+                callback=callback,  # type: ignore[arg-type]
+                max_messages=max_messages,
+                pending_messages_limit=pending_messages_limit,
+                pending_bytes_limit=pending_bytes_limit,
+            )
+        )
+        return Subscription(self._engine, cast("ThreadSubscription", sink))
+
+    # Requests
+
+    @documented_by(AsyncConnection.request)
+    def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        timeout: float | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Msg:
+        answer = self._engine.run(self._client.request(subject, payload, timeout=timeout, headers=headers))
+        return cast("Msg", answer)  # the parser makes what ``_message_class`` says
+
+    @documented_by(AsyncConnection.request_many)
+    def request_many(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        timeout: float | None = None,
+        max_messages: int | None = None,
+        stall: float | None = None,
+        sentinel: Callable[[Msg], bool] | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Iterator[Msg]:
+        # Written out instead of driving the async generator, which would cost a hop for each answer.
+        limit = time.monotonic() + (self._client.options.request_timeout if timeout is None else timeout)
+        inbox = self.new_inbox()
+        with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
+            self.publish(subject, payload, reply=inbox, headers=headers)
+            count = 0
+            while max_messages is None or count < max_messages:
+                now = time.monotonic()
+                deadline = limit if stall is None or count == 0 else min(limit, now + stall)
+                try:
+                    answer = answers.next(timeout=max(0.0, deadline - now))
+                except RequestTimeout:
+                    return
+                if is_no_responders(answer):
+                    raise NoRespondersError(subject)
+                if sentinel is not None and sentinel(answer):
+                    return
+                count += 1
+                yield answer
+
+    @documented_by(AsyncConnection.new_inbox)
+    def new_inbox(self) -> str:
+        return self._client.new_inbox()
+
+    # Flush, drain, close
+
+    @documented_by(AsyncConnection.flush)
+    def flush(self, timeout: float | None = None) -> None:
+        self._engine.run(self._client.flush(timeout))
+
+    @documented_by(AsyncConnection.rtt)
+    def rtt(self, timeout: float | None = None) -> float:
+        return self._engine.run(self._client.rtt(timeout))
+
+    @documented_by(AsyncConnection.drain)
+    def drain(self) -> None:
+        if self._engine.is_foreign:
+            raise _process.forked(self._engine.pid)
+        if self._engine.is_stopped:
+            return
+        self._client.detach_caller()
+        try:
+            ours = self._engine.run(self._drain())
+        except JetsparkError:
+            self._shut_down()
+            raise
+        if ours:
+            self._shut_down()
+
+    async def _drain(self) -> bool:
+        if self._client.is_draining:
+            return False  # another thread's drain, which is not over
+        await self._client.drain()
+        return True
+
+    @documented_by(
+        AsyncConnection.close,
+        note="Waits ``connect_timeout`` seconds for running callbacks; what they have not seen is dropped.",
+    )
+    def close(self) -> None:
+        if self._engine.is_foreign or self._engine.is_stopped:
+            return
+        # Never cancelled: Ctrl-C here interrupts the waiting, and the loop finishes what it has begun.
+        self._engine.run(self._client.close(), cancel=False)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._engine.stop()
+        _open_connections.discard(self)
+        grace = self._client.options.connect_timeout
+        self._client.join_workers(grace)
+        if self._listener is not None:
+            self._listener.stop(grace)
+
+    @documented_by(AsyncConnection.force_reconnect)
+    def force_reconnect(self) -> None:
+        self._engine.run(self._client.force_reconnect())
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_plain(field: str, function: object) -> None:
+    """Refuse a coroutine function: nothing here would await what it returns."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidArgument(
+            field, function, "must be a plain function; async ones are for jetspark.connect()"
+        )
+
+
+_open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """Send what was published and say goodbye, but never hold up the exit for long."""
+    deadline = time.monotonic() + _EXIT_GRACE
+    for connection in list(_open_connections):
+        engine = connection._engine
+        if engine.is_foreign or engine.is_stopped:
+            continue
+        with contextlib.suppress(JetsparkError, TimeoutError):
+            engine.run(connection._client.close(), timeout=max(0.0, deadline - time.monotonic()))
