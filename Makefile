@@ -1,0 +1,51 @@
+# One entry point for people and CI. Needs make, Python >= 3.11 and a package registry; Spark needs Java.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Many tests wait for a server rather than compute, so more workers than cores pays.
+JOBS   ?= 4
+# Extra arguments for pytest: make test ARGS="tests/server -k restart"
+ARGS   ?=
+
+BIN    := $(VENV)/bin
+# The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
+# an unchanged one costs a file check.
+DEPS   := $(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
+STAMP  := $(VENV)/.ready-$(DEPS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check lint bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) java ## Create .venv with everything that the tests and the demo need
+
+$(STAMP): pyproject.toml constraints.txt tools/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" STAMP="$(STAMP)" tools/setup.sh environment
+
+java:
+	@tools/setup.sh java
+
+demo: setup ## Run examples/demo.py against a server of its own
+	@$(BIN)/python examples/demo.py
+
+test: setup ## Run all tests (JOBS=4, ARGS="tests/server -k restart")
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict src
+
+check: lint ## Everything CI checks: ruff, mypy, tests
+	@$(MAKE) --no-print-directory test
+
+bench: setup ## Run every benchmark briefly: bench/*.py --quick
+	@set -e; for file in bench/[a-z]*.py; do \
+		if [ ! -e "$$file" ]; then echo "no benchmarks yet"; break; fi; \
+		echo "== $$file"; $(BIN)/python "$$file" --quick; done
+
+clean: ## Remove .venv, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

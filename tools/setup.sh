@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds the development environment. Called by make with PYTHON, VENV and STAMP set:
+#   setup.sh environment   a venv with the pinned dependencies and an editable jetspark
+#   setup.sh java          a Java runtime for Spark, where one is missing and we may install it
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+environment() {
+    if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        found=$("$PYTHON" -V 2>&1 || true)
+        echo "jetspark needs Python 3.11 or newer; $PYTHON is: ${found:-not found}." >&2
+        echo "Point to another one: make setup PYTHON=/path/to/python3.11" >&2
+        exit 1
+    fi
+    if [ ! -x "$VENV/bin/python" ]; then
+        echo "creating $VENV"
+        "$PYTHON" -m venv "$VENV"
+    fi
+    echo "installing the pinned dependencies into $VENV"
+    # --quiet hides progress, not errors.
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --constraint constraints.txt --editable '.[all,bench,dev]'
+    rm -f "$VENV"/.ready-*
+    touch "$STAMP"
+}
+
+java() {
+    if command -v java >/dev/null 2>&1 || [ -x "${JAVA_HOME:-/nonexistent}/bin/java" ]; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing a Java runtime for Spark"
+        DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+            openjdk-17-jre-headless >/dev/null
+    else
+        echo "Spark needs Java 17 or newer and none was found. On Debian or Ubuntu:" >&2
+        echo "  sudo apt-get install -y openjdk-17-jre-headless" >&2
+    fi
+}
+
+case "${1:-}" in
+    environment) environment ;;
+    java) java ;;
+    *) echo "usage: setup.sh environment|java" >&2; exit 2 ;;
+esac
