@@ -1,0 +1,17 @@
+"""Runs a real nats-server: one for development and tests, or a cluster of them."""
+
+from jetspark.server._cluster import Cluster
+from jetspark.server._find import find_server
+from jetspark.server._server import Server, ServerTLS
+from jetspark.server.errors import ServerError, ServerNotFound, ServerReloadError, ServerStartError
+
+__all__ = [
+    "Cluster",
+    "Server",
+    "ServerError",
+    "ServerNotFound",
+    "ServerReloadError",
+    "ServerStartError",
+    "ServerTLS",
+    "find_server",
+]

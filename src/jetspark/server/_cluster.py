@@ -1,0 +1,147 @@
+"""Several servers that form one JetStream cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any, Self
+
+from jetspark.errors import InvalidArgument
+from jetspark.server._config import quote
+from jetspark.server._ports import ReservedPort
+from jetspark.server._server import Server
+from jetspark.server.errors import ServerStartError
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+_POLL = 0.02
+
+
+class Cluster:
+    """``size`` servers named n1, n2, ... on this machine, routed together, with JetStream.
+
+    ::
+
+        with Cluster(3) as cluster:
+            nc = await jetspark.connect(cluster.urls)
+            cluster.kill(0)
+            cluster.restart(0)
+
+    size: how many servers, at least 2; 3 is what replicated streams want. Default: 3.
+    name: the cluster's name. Default: "jetspark".
+    config: more configuration text for every server.
+    binary: the nats-server to run; default: see :func:`find_server`.
+    ready_timeout: seconds to wait for a leader and for every server's health. Default: 30.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        name: str = "jetspark",
+        config: str = "",
+        binary: str | os.PathLike[str] | None = None,
+        ready_timeout: float = 30.0,
+    ) -> None:
+        if size < 2:
+            raise InvalidArgument("size", size, "a cluster has at least 2 servers; use Server for one")
+        self.name = name
+        self._ready_timeout = ready_timeout
+        self._routes: list[ReservedPort] = []
+        self.servers: list[Server] = [
+            Server(name=f"n{number}", config=config, binary=binary, ready_timeout=ready_timeout)
+            for number in range(1, size + 1)
+        ]
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    def start(self) -> Self:
+        """Start all servers, and wait for their leader and health."""
+        if not self._routes:
+            self._routes = [ReservedPort(server.host) for server in self.servers]
+        try:
+            routes = ", ".join(f"nats://{s.host}:{p.number}" for s, p in self._members())
+            # All processes first, then the waiting: none of them is healthy without a majority.
+            for server, port in self._members():
+                server._cluster_block = (
+                    f"cluster {{ name: {quote(self.name)}, host: {quote(server.host)}, "
+                    f"port: {port.number}, routes: [{routes}] }}"
+                )
+                server._prepare()
+                port.about_to_listen()
+                server._spawn()
+            self.wait_ready(self._ready_timeout)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self, timeout: float = 5.0) -> None:
+        for server in self.servers:
+            server.stop(timeout)
+        for port in self._routes:
+            port.release()
+        self._routes = []
+
+    def kill(self, index: int) -> None:
+        """SIGKILL server number ``index``, counted from 0."""
+        self.servers[index].kill()
+
+    def restart(self, index: int) -> None:
+        """Bring server number ``index`` back with its ports and data; waits until it is healthy."""
+        self.servers[index].restart()
+
+    def wait_ready(self, timeout: float = 30.0) -> None:
+        """Wait until every running server is healthy and all of them agree on one meta leader."""
+        deadline = time.monotonic() + timeout
+        for server in self.servers:
+            if server.running:
+                server.wait_ready(max(0.0, deadline - time.monotonic()))
+        while self.meta_leader() is None:
+            if time.monotonic() >= deadline:
+                raise ServerStartError(
+                    f"cluster {self.name!r} elected no leader in {timeout} s", self.servers[0].log()
+                )
+            time.sleep(_POLL)
+
+    def meta_leader(self) -> str | None:
+        """The name of the server that leads the cluster; None while they do not agree on one."""
+        names = {self._jsz(s).get("meta_cluster", {}).get("leader") for s in self.servers if s.running}
+        return names.pop() if len(names) == 1 else None
+
+    def leader_of(self, stream: str, account: str = "$G") -> Server | None:
+        """The server that leads ``stream``; None when the stream is unknown or has no leader now."""
+        for server in self.servers:
+            if not server.running:
+                continue
+            for details in self._jsz(server, "?streams=true&accounts=true").get("account_details", []):
+                if details.get("name") != account:
+                    continue
+                for found in details.get("stream_detail", []):
+                    if found.get("name") == stream and found.get("cluster", {}).get("leader") == server.name:
+                        return server
+        return None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _members(self) -> list[tuple[Server, ReservedPort]]:
+        return list(zip(self.servers, self._routes, strict=True))
+
+    def _jsz(self, server: Server, query: str = "") -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(f"{server.http_url}/jsz{query}", timeout=2.0) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except OSError:
+            return {}
