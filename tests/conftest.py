@@ -1,0 +1,66 @@
+"""Servers for tests. Each is a real nats-server; see CONTRIBUTING.md for which one to use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from jetspark.server import Cluster, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class StartServer(Protocol):
+    def __call__(self, **options: Any) -> Server: ...
+
+
+@pytest.fixture(scope="session")
+def _shared_server() -> Iterator[Server]:
+    with Server(name="shared", websocket=True) as running:
+        yield running
+
+
+@pytest.fixture
+def server(_shared_server: Server) -> Server:
+    """The worker's shared server with JetStream and WebSocket: use unique(...) names and leave it running."""
+    if not _shared_server.running:
+        # A test that broke the rule must not take the rest of the worker's tests with it.
+        _shared_server.restart()
+    return _shared_server
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """A function that starts a private Server(**options); all are stopped after the test."""
+    started: list[Server] = []
+
+    def start(**options: Any) -> Server:
+        private = Server(**options)
+        started.append(private)
+        return private.start()
+
+    yield start
+    for private in started:
+        private.stop()
+
+
+@pytest.fixture
+def own_server(start_server: StartServer) -> Server:
+    """A private server with JetStream, to kill, suspend, restart or reload."""
+    return start_server(name="own")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes shared by the worker's tests: leave all of them running."""
+    with Cluster(3) as running:
+        yield running
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """Three private nodes, to kill and restart."""
+    with Cluster(3) as running:
+        yield running

@@ -1,0 +1,62 @@
+"""What tests share beside fixtures: waiting for conditions, and names nobody else uses."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+_POLL = 0.01
+_numbers = itertools.count(1)
+
+
+def unique(name: str = "T") -> str:
+    """A name no other test uses, valid as a stream, consumer, bucket name and as a subject token."""
+    return f"{name}_{os.getpid()}_{next(_numbers)}"
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs; a zombie (nobody reaps orphans in a bare container) counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = 5.0) -> T:
+    """Wait until ``predicate()`` (plain or async) is true and return its value; fail after ``timeout``."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value: Any = predicate()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
+        await asyncio.sleep(_POLL)
+
+
+def eventually_sync(predicate: Callable[[], T], timeout: float = 5.0) -> T:
+    """The same for tests without an event loop."""
+    deadline = time.monotonic() + timeout
+    while not (value := predicate()):
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
+        time.sleep(_POLL)
+    return value
+
+
+def _describe(predicate: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(predicate).strip()
+    except (OSError, TypeError):
+        return repr(predicate)

@@ -1,0 +1,82 @@
+"""Three servers as one cluster."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from helpers import eventually_sync, gone, unique
+from jetspark.errors import InvalidArgument
+from jetspark.server import Cluster, ServerStartError
+
+
+def ask(port: int, subject: str, body: Any) -> Any:
+    payload = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client, client.makefile("rb") as file:
+        file.readline()
+        client.sendall(b'CONNECT {"verbose":false}\r\nSUB answer 1\r\n')
+        client.sendall(b"PUB %s answer %d\r\n%s\r\n" % (subject.encode(), len(payload), payload))
+        size = int(file.readline().split()[-1])
+        return json.loads(file.read(size))
+
+
+def create_replicated(cluster: Cluster) -> str:
+    name = unique("R3")
+    config = {"name": name, "subjects": [name], "num_replicas": 3}
+    created = ask(cluster.servers[0].port, f"$JS.API.STREAM.CREATE.{name}", config)
+    assert created["config"]["num_replicas"] == 3, created
+    return name
+
+
+def test_a_cluster_forms(cluster: Cluster) -> None:
+    assert [server.name for server in cluster.servers] == ["n1", "n2", "n3"]
+    assert cluster.urls == [server.url for server in cluster.servers]
+    assert len(set(cluster.urls)) == 3
+    assert cluster.meta_leader() in ("n1", "n2", "n3")
+    name = create_replicated(cluster)
+    leader = eventually_sync(lambda: cluster.leader_of(name))
+    assert leader in cluster.servers
+    assert cluster.leader_of("NO_SUCH") is None
+
+
+def test_it_survives_the_death_and_return_of_a_member(own_cluster: Cluster) -> None:
+    name = create_replicated(own_cluster)
+    leader = eventually_sync(lambda: own_cluster.leader_of(name))
+    index = own_cluster.servers.index(leader)
+    urls = own_cluster.urls
+    own_cluster.kill(index)
+    other = eventually_sync(lambda: own_cluster.leader_of(name), timeout=30)
+    assert other is not leader
+    assert ask(other.port, name, "still here")["seq"] == 1
+    own_cluster.restart(index)
+    own_cluster.wait_ready()
+    assert own_cluster.urls == urls
+    assert all(server.running for server in own_cluster.servers)
+    info = ask(leader.port, f"$JS.API.STREAM.INFO.{name}", None)
+    assert info["state"]["messages"] == 1
+
+
+def test_stop_leaves_nothing_and_start_works_again() -> None:
+    cluster = Cluster(2)
+    with cluster:
+        pids = [server.pid for server in cluster.servers]
+        folders = [server.config_path.parent for server in cluster.servers]
+    assert all(gone(pid) for pid in pids)
+    assert not any(folder.exists() for folder in folders)
+    with cluster:
+        assert cluster.meta_leader() is not None
+
+
+def test_one_bad_member_ends_all() -> None:
+    cluster = Cluster(2, config="no_such_option: 1")
+    with pytest.raises(ServerStartError, match="no_such_option"):
+        cluster.start()
+    assert not any(server.running for server in cluster.servers)
+
+
+def test_a_cluster_of_one_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="size=1"):
+        Cluster(1)
