@@ -1,0 +1,152 @@
+"""Who may import whom. The layers are data; the test reads every module's imports from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+# What each part may import beside itself. A part that is missing here fails the test: give it its place.
+BASE = {"errors", "_secret"}
+WIRE = BASE | {"wire"}
+CONNECTION = WIRE | {"connection"}
+JETSTREAM = CONNECTION | {"jetstream"}
+# jetspark.connect: the one place where the connection and JetStream, which it does not know, meet.
+CONNECTING = JETSTREAM | {"connecting"}
+BLOCKING = CONNECTING | {"blocking"}
+ARROW = BLOCKING | {"arrow"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "_secret": set(),
+    "wire": BASE,
+    "connection": WIRE,
+    "jetstream": CONNECTION,
+    "connecting": JETSTREAM,
+    "blocking": CONNECTING,
+    "arrow": BLOCKING,
+    "spark": ARROW,
+    "cli": ARROW | {"spark", "server"},
+    "server": {"errors"},
+}
+# State machines and bytes: what they must not see, so that time and IO stay arguments.
+IMPURE = {"asyncio", "socket", "ssl", "time"}
+
+
+def imported(source: str, module: str, is_package: bool) -> list[tuple[int, str]]:
+    """Every (line, absolute dotted name) that the source imports, at any depth, TYPE_CHECKING included."""
+    found: list[tuple[int, str]] = []
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            # `from jetspark import wire` names the part in the alias, so the alias belongs to the name.
+            found += [(node.lineno, f"{stem}.{alias.name}") for alias in node.names]
+    return found
+
+
+def part_of(dotted: str) -> str | None:
+    """The part of jetspark a dotted name lies in; None for the facade and for other packages."""
+    head, _, rest = dotted.partition(".")
+    if head == "pyspark_jetstream":
+        return "spark"
+    return rest.split(".")[0] or None if head == "jetspark" else None
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    part = part_of(module)
+    if part is None:
+        return []  # jetspark/__init__.py is the facade: it re-exports from everywhere
+    if part not in ALLOWED:
+        return [f"{module}: {part!r} has no place in ALLOWED"]
+    pure = part == "wire" or module.endswith("_flow")
+    wrong = []
+    for line, name in imported(source, module, is_package):
+        root = name.split(".")[0]
+        if pure and root in IMPURE:
+            wrong.append(f"{module}:{line} imports {root}, but must stay free of IO and clocks")
+        if root not in ("jetspark", "pyspark_jetstream"):
+            continue
+        target = part_of(name)
+        if target == part:
+            continue
+        if target is None or target not in ALLOWED[part]:
+            wrong.append(f"{module}:{line} imports {name}, which {part!r} may not")
+    return wrong
+
+
+def modules() -> list[tuple[Path, str]]:
+    found = []
+    for package in ("jetspark", "pyspark_jetstream"):
+        for path in sorted((SRC / package).rglob("*.py")):
+            parts = list(path.relative_to(SRC).with_suffix("").parts)
+            found.append((path, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)))
+    return found
+
+
+def test_the_sources_keep_the_direction() -> None:
+    checked = modules()
+    assert len(checked) > 5, f"no sources under {SRC}"
+    wrong = [
+        violation
+        for path, module in checked
+        for violation in violations(path.read_text(), module, is_package=path.name == "__init__.py")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("jetspark.wire.parser", "import asyncio"),
+        ("jetspark.wire.parser", "from time import monotonic"),
+        ("jetspark.wire.parser", "def f():\n    import socket"),
+        ("jetspark.jetstream.pull_flow", "import ssl"),
+        ("jetspark.jetstream.pull_flow", "import asyncio.events"),
+        ("jetspark.wire.parser", "from jetspark.connection import client"),
+        ("jetspark.wire.parser", "from jetspark import connection"),
+        ("jetspark.wire.parser", "from .. import connection"),
+        ("jetspark.wire.parser", "from ..connection.client import Connection"),
+        ("jetspark.connection.client", "import jetspark.jetstream.api"),
+        (
+            "jetspark.connection.client",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jetspark.jetstream import api",
+        ),
+        ("jetspark.jetstream.api", "from jetspark.blocking import connect"),
+        ("jetspark.server._server", "from jetspark.connection import connect"),
+        ("jetspark.server._server", "from jetspark import connect"),
+        ("jetspark.connection.client", "from jetspark.server import Server"),
+        ("jetspark.connection.client", "import jetspark"),
+        ("jetspark.newcomer", "x = 1"),
+        ("pyspark_jetstream", "from jetspark.cli import app"),
+    ],
+)
+def test_a_violation_is_found(module: str, source: str) -> None:
+    assert len(violations(source, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("jetspark.wire.parser", "from jetspark.errors import ProtocolError\nimport struct"),
+        ("jetspark.wire.parser", "from . import headers"),
+        ("jetspark.connection.client", "import asyncio\nfrom jetspark.wire.parser import Parser"),
+        ("jetspark.jetstream.pull_flow", "from jetspark.wire import headers"),
+        ("jetspark.jetstream.api", "from ..connection.client import Connection"),
+        ("jetspark.server._server", "from jetspark.errors import JetsparkError\nimport socket"),
+        ("jetspark", "from jetspark.blocking import connect"),
+        ("pyspark_jetstream", "from jetspark.spark.source import JetStreamDataSource"),
+    ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_a_package_resolves_its_relative_imports_from_itself() -> None:
+    assert violations("from .parser import Parser", "jetspark.wire", is_package=True) == []
+    assert len(violations("from ..jetstream import api", "jetspark.wire", is_package=True)) == 1
