@@ -38,7 +38,7 @@ class Connection(ConnectionCore):
     """Core NATS: publish, subscribe, request. ``jetspark.Connection`` adds JetStream to it."""
 
     # The blocking facade has its own, read by threads.
-    _subscription_class = Subscription
+    _subscription_class: type[Subscription] = Subscription
 
     # State
 

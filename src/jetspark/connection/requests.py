@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NO_RESPONDERS = b"NATS/1.0 503"
 
 
-def is_no_responders(message: Msg) -> bool:
+def is_no_responders(message: MsgBase) -> bool:
     """Whether the message is the server's word that nobody listens."""
     header = message._header
     return header is not None and not message.data and header.startswith(NO_RESPONDERS)
