@@ -53,6 +53,8 @@ class Link(asyncio.Protocol):
         self._codec: WebSocketCodec | None = None
         self._error: JetsparkError | None = None
         self._lost = False
+        # TLS is up, but the server has not said a word over it yet.
+        self._tls_unproven = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # asyncio.Protocol
@@ -63,6 +65,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.bytes_in += len(data)
+        self._tls_unproven = False
         try:
             if self._codec is not None:
                 data = self._codec.receive(data)
@@ -159,10 +162,16 @@ class Link(asyncio.Protocol):
 
     def check_alive(self) -> None:
         """Raise why the connection is gone, when it is."""
-        if self._lost:
-            raise self._error or ConnectionLost(
-                f"{self.url.hostport} closed the connection during the handshake"
+        if not self._lost:
+            return
+        if self._tls_unproven and not isinstance(self._error, TLSError):
+            # In TLS 1.3 a server judges our certificate after our side of the handshake is done. When it
+            # hangs up while our CONNECT is on its way, the reset can overtake its alert.
+            raise TLSError(
+                f"{self.url.hostport} hung up right after the TLS handshake: it likely asks for a client "
+                "certificate, or refuses ours; check tls_cert and tls_key"
             )
+        raise self._error or ConnectionLost(f"{self.url.hostport} closed the connection during the handshake")
 
     async def _next_event(self) -> Event:
         while not self._early:
@@ -194,13 +203,16 @@ class Link(asyncio.Protocol):
         if transport is None:
             raise ConnectionLost(f"{self.url.hostport} closed the connection during the TLS handshake")
         self._transport = transport
+        self._tls_unproven = True
 
     async def handshake(self, options: ConnectOptions) -> list[Event]:
         """INFO, TLS, CONNECT, PING, PONG. Events that came after the PONG are returned."""
+        over_tls = self.url.scheme == "wss" or options.tls_handshake_first
+        if over_tls:
+            self._tls_unproven = self.bytes_in == 0
         if self._codec is not None:
             self._raw_write(self._codec.handshake())
         self.info = await self._read_info()
-        over_tls = self.url.scheme == "wss" or options.tls_handshake_first
         wants_tls = options.wants_tls(self.url)
         if wants_tls and not over_tls:
             # Nothing of ours, above all no CONNECT with credentials, leaves before TLS is up.
@@ -269,7 +281,7 @@ async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, list
                 f"{url.hostport} did not shake hands within connect_timeout={options.connect_timeout:g}s"
             ) from None
         if isinstance(error, OSError | EOFError):
-            raise translate_error(error, url) from None
+            raise translate_error(error, url, options.tls_name(url)) from None
         if isinstance(error, UnicodeError):
             # The resolver encodes names as IDNA, which refuses empty and overlong labels this way.
             raise ConnectionLost(f"{url.hostport}: not a valid host name") from None
@@ -283,12 +295,12 @@ def _tune_socket(link: Link) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def translate_error(error: BaseException, url: ServerURL) -> JetsparkError:
-    """An exception of the standard library as one of ours."""
+def translate_error(error: BaseException, url: ServerURL, tls_name: str | None = None) -> JetsparkError:
+    """An exception of the standard library as one of ours; ``tls_name`` is what a certificate had to hold."""
     if isinstance(error, JetsparkError):
         return error
     if isinstance(error, ssl.SSLError | ssl.CertificateError):
-        return translate_ssl_error(error, url.host)
+        return translate_ssl_error(error, tls_name or url.host)
     if isinstance(error, socket.gaierror):
         return ConnectionLost(f"{url.hostport}: host name not found ({error.strerror or error})")
     if isinstance(error, ConnectionRefusedError):
