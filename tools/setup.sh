@@ -5,9 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-environment() {
+install_environment() {
     if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        found=$("$PYTHON" -V 2>&1 || true)
+        found=$("$PYTHON" -V 2>/dev/null || true)
         echo "jetspark needs Python 3.11 or newer; $PYTHON is: ${found:-not found}." >&2
         echo "Point to another one: make setup PYTHON=/path/to/python3.11" >&2
         exit 1
@@ -24,7 +24,8 @@ environment() {
     touch "$STAMP"
 }
 
-java() {
+# Not called `java`: `command -v` would find the function instead of the program.
+install_java() {
     if command -v java >/dev/null 2>&1 || [ -x "${JAVA_HOME:-/nonexistent}/bin/java" ]; then
         return
     fi
@@ -40,7 +41,7 @@ java() {
 }
 
 case "${1:-}" in
-    environment) environment ;;
-    java) java ;;
+    environment) install_environment ;;
+    java) install_java ;;
     *) echo "usage: setup.sh environment|java" >&2; exit 2 ;;
 esac
