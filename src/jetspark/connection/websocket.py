@@ -171,7 +171,7 @@ class WebSocketCodec:
             return ProtocolError(
                 f"{self._url} closed the connection during the WebSocket handshake: it may want TLS (wss://)"
             )
-        return ProtocolError(f"{self._url} broke the WebSocket handshake: {exc}")
+        return ProtocolError(f"{self._url} broke the WebSocket handshake: {exc}; it may want TLS (wss://)")
 
 
 def _new_protocol(url: ServerURL, max_size: int) -> ClientProtocol:
