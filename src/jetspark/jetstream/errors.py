@@ -31,6 +31,8 @@ class ApiError(JetsparkError):
     """The ``err_code`` values of this class."""
     retryable: ClassVar[bool] = False
     """Whether the same request may succeed a moment later."""
+    remedy: ClassVar[str] = ""
+    """What to do about it; ends the error's text."""
 
     def __init_subclass__(cls, *, err_code: int | tuple[int, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -42,7 +44,8 @@ class ApiError(JetsparkError):
             ApiError.registry[number] = cls
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"{description} (code {code}, err_code {err_code})")
+        remedy = f": {self.remedy}" if self.remedy else ""
+        super().__init__(f"{description} (code {code}, err_code {err_code}){remedy}")
         self.code = code
         self.err_code = err_code
         self.description = description
@@ -323,16 +326,34 @@ class StoreFailed(PublishRefused, err_code=10077):
     """The stream could not store the message: often a limit with ``discard="new"``, else the disk."""
 
 
-class InvalidMessageTTL(PublishRefused, err_code=(10165, 10166)):
-    """``Nats-TTL`` is not valid, or the stream lacks ``allow_msg_ttl``."""
+class InvalidMessageTTL(PublishRefused, err_code=10165):
+    """``Nats-TTL`` is not valid, or the stream lacks ``allow_msg_ttl`` (:class:`MessageTTLDisabled`)."""
 
 
-class InvalidCounter(PublishRefused, err_code=(10168, 10169, 10170, 10171, 10172)):
-    """A counter increment is missing or malformed, has a body, or the stream lacks ``allow_msg_counter``."""
+class MessageTTLDisabled(InvalidMessageTTL, err_code=10166):
+    """The stream lacks ``allow_msg_ttl`` (2.11)."""
+
+    remedy = "update the stream with allow_msg_ttl=True"
 
 
-class InvalidSchedule(PublishRefused, err_code=(10188, 10189, 10190, 10191, 10192, 10203, 10212, 10223)):
-    """A message schedule is malformed, or the stream lacks ``allow_msg_schedules``."""
+class InvalidCounter(PublishRefused, err_code=(10169, 10170, 10171, 10172)):
+    """A counter increment is missing or malformed, has a body, or comes with a header that excludes it."""
+
+
+class CountersDisabled(InvalidCounter, err_code=10168):
+    """The stream lacks ``allow_msg_counter`` (2.12), which can't be switched on later."""
+
+    remedy = "create a stream with allow_msg_counter=True; an existing one can't become one"
+
+
+class InvalidSchedule(PublishRefused, err_code=(10189, 10190, 10191, 10192, 10203, 10212, 10223)):
+    """A message schedule is malformed, or its target or source is no subject of the stream."""
+
+
+class SchedulesDisabled(InvalidSchedule, err_code=10188):
+    """The stream lacks ``allow_msg_schedules`` (2.12)."""
+
+    remedy = "update the stream with allow_msg_schedules=True"
 
 
 class HeaderNotAllowed(PublishRefused, err_code=10227):
@@ -340,15 +361,29 @@ class HeaderNotAllowed(PublishRefused, err_code=10227):
 
 
 class AtomicPublishDisabled(PublishRefused, err_code=10174):
-    """The stream lacks ``allow_atomic``."""
+    """The stream lacks ``allow_atomic`` (2.12)."""
+
+    remedy = "update the stream with allow_atomic=True"
 
 
-class AtomicBatchFailed(PublishRefused, err_code=(10175, 10176, 10177, 10179, 10199, 10200, 10201)):
+class AtomicBatchFailed(PublishRefused, err_code=(10175, 10177, 10179, 10199, 10200)):
     """The atomic batch is incomplete, too large or malformed. Nothing of it was stored."""
 
 
+class AtomicBatchIncomplete(AtomicBatchFailed, err_code=10176):
+    """Messages of the atomic batch did not reach the stream, or it was idle for too long (10 s). Nothing of
+    it was stored. Send the whole batch again."""
+
+
+class AtomicBatchDuplicate(AtomicBatchFailed, err_code=10201):
+    """A ``msg_id`` of the atomic batch is in the stream already, or twice in the batch. Nothing of it was
+    stored. After a retry it means that the first attempt succeeded."""
+
+
 class FastIngestDisabled(PublishRefused, err_code=10205):
-    """The stream lacks ``allow_batched``."""
+    """The stream lacks ``allow_batched`` (2.14)."""
+
+    remedy = "update the stream with allow_batched=True"
 
 
 class FastIngestFailed(PublishRefused, err_code=(10206, 10207, 10208)):

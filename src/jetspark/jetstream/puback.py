@@ -32,6 +32,11 @@ class PubAck(
     count: int | None = None
     """Number of messages in the batch (2.12)."""
 
+    @property
+    def value(self) -> int | None:
+        """Counter streams: the counter after the increment; None for other streams (2.12)."""
+        return None if self.val is None else int(self.val)
+
     @classmethod
     def from_response(cls, data: bytes) -> "PubAck":
         """From the reply to a publish; raises the :class:`~jetspark.jetstream.errors.ApiError` it may
