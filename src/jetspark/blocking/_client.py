@@ -170,9 +170,10 @@ class EngineConnection(Connection):
             self._outbox += pieces
             self._outbox_size += size
             self._outbox_count += 1
-            first = self._outbox_count == 1
+            # Again and again: a wake-up lost to Ctrl-C right here must not keep later publishes back.
+            wake = self._outbox_count % 256 == 1
             self.unyielded += size
-        if first:
+        if wake:
             try:
                 self._loop.call_soon_threadsafe(self._collect)
             except RuntimeError:
@@ -188,6 +189,16 @@ class EngineConnection(Connection):
         self._out_size += size
         self._stats.out_msgs += count
         self._flush_out()
+
+    def _command(self, command: bytes) -> None:
+        if self._outbox:
+            self._collect()
+        super()._command(command)
+
+    def _flush_out(self) -> None:
+        if self._outbox:
+            self._collect()
+        super()._flush_out()
 
     def _check_open(self) -> None:
         if self._closed or self._closing:

@@ -47,6 +47,10 @@ class _Call(Generic[T]):
         self.error: BaseException | None = None
 
     def start(self, engine: Engine) -> None:
+        if engine.is_stopped:
+            engine._calls.discard(self)
+            self.abandon()
+            return
         self._task = asyncio.get_running_loop().create_task(self._run(engine))
 
     async def _run(self, engine: Engine) -> None:
@@ -85,6 +89,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
         self._stopped = False
 
     @property
@@ -135,6 +140,7 @@ class Engine:
             thread, self._stopped = self._thread, True
         if thread is None:
             return
+        self._ready.wait()  # a start may have been interrupted
         assert self._stop is not None
         self._signal(self._stop.set)
         if thread is not threading.current_thread():
@@ -163,16 +169,14 @@ class Engine:
             pass  # the loop has ended by itself
 
     def _start(self) -> None:
-        ready = threading.Event()
-        thread = threading.Thread(target=self._main, args=(ready,), name=self._name, daemon=True)
-        thread.start()
-        ready.wait()
-        self._thread = thread
+        self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
 
-    def _main(self, ready: threading.Event) -> None:
+    def _main(self) -> None:
         try:
             with asyncio.Runner() as runner:
-                runner.run(self._serve(ready))
+                runner.run(self._serve())
         finally:
             with self._lock:
                 self._stopped = True
@@ -180,8 +184,8 @@ class Engine:
             for call in left:
                 call.abandon()
 
-    async def _serve(self, ready: threading.Event) -> None:
+    async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        ready.set()
+        self._ready.set()
         await self._stop.wait()

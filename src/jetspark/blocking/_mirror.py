@@ -8,6 +8,7 @@ docstrings of every registered pair.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,22 +22,28 @@ _WORDS = (
     ("``async with``", "``with``"),
     ("async for ", "for "),
     ("``async for``", "``for``"),
-    (", async or not,", ""),
     ("async iterator", "iterator"),
     ("``await``", "call"),
     ("await ", ""),
     ("jetspark.connect`", "jetspark.blocking.connect`"),
     ("jetspark.connect(", "jetspark.blocking.connect("),
 )
+# "a function, async or not, called with": here it is plain.
+_EITHER_KIND = re.compile(r",\s+async or not,")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An async class, its facade, and public names of the async one that are not for users."""
+    """An async class and its facade.
+
+    ``internal``: public names of the async class that are not for users. ``attributes``: names that the async
+    objects have as plain attributes, which a look at the class can't see.
+    """
 
     asynchronous: type
     blocking: type
-    internal: frozenset[str]
+    internal: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
 
 
 PAIRS: list[Pair] = []
@@ -49,6 +56,7 @@ NOTES: dict[object, str] = {}
 def translate(doc: str | None) -> str:
     """A docstring of the async API in the words of the blocking one."""
     text = inspect.cleandoc(doc or "")
+    text = _EITHER_KIND.sub("", text)
     for word, ours in _WORDS:
         text = text.replace(word, ours)
     return text
@@ -66,14 +74,16 @@ def documented_by(source: object, *, note: str = "") -> Callable[[F], F]:
     return copy
 
 
-def mirrors(source: type, *, internal: Iterable[str] = (), note: str = "") -> Callable[[C], C]:
+def mirrors(
+    source: type, *, internal: Iterable[str] = (), attributes: Iterable[str] = (), note: str = ""
+) -> Callable[[C], C]:
     """Register the facade of an async class and take over its docstring."""
 
     def register(cls: C) -> C:
         cls.__doc__ = _with_note(source, note)
         if note:
             NOTES[cls] = note
-        PAIRS.append(Pair(source, cls, frozenset(internal)))
+        PAIRS.append(Pair(source, cls, frozenset(internal), frozenset(attributes)))
         return cls
 
     return register

@@ -24,6 +24,7 @@ Callback = Callable[[Msg], None]
     AsyncSubscription,
     # The connection's side of it.
     internal=("deliver", "ended", "refuse", "link_lost", "link_restored"),
+    attributes=("subject", "queue"),
     note="Several threads may read one subscription; each message goes to exactly one of them.",
 )
 class Subscription:

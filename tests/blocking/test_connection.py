@@ -1,0 +1,642 @@
+"""The blocking connection against a real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from helpers import eventually_sync, unique
+from jetspark import blocking, events
+from jetspark.errors import (
+    ConnectionClosed,
+    DrainTimeout,
+    InvalidArgument,
+    JetsparkError,
+    MaxPayloadExceeded,
+    NoRespondersError,
+    NoServersAvailable,
+    OutboundBufferFull,
+    RequestTimeout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jetspark.server import Server
+
+
+@pytest.fixture
+def nc(server: Server) -> Iterator[blocking.Connection]:
+    with blocking.connect(server.url) as connection:
+        yield connection
+
+
+def our_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("jetspark-")}
+
+
+def read(sub: blocking.Subscription, count: int) -> list[blocking.Msg]:
+    return [sub.next(timeout=5) for _ in range(count)]
+
+
+def publish_many(nc: blocking.Connection, subject: str, count: int) -> None:
+    for _ in range(count):
+        nc.publish(subject, b"x" * 100)
+
+
+# Connecting and closing
+
+
+def test_connects_and_tells_its_state(server: Server) -> None:
+    with blocking.connect(server.url, name="facade") as nc:
+        assert nc.is_connected
+        assert not nc.is_closed
+        assert not nc.is_reconnecting
+        assert not nc.is_draining
+        assert nc.connected_url == server.url
+        assert nc.servers == [server.url]
+        assert nc.client_id == nc.server_info.client_id > 0
+        assert nc.max_payload == nc.server_info.max_payload
+        assert nc.last_error is None
+        assert nc.rtt() > 0
+        assert repr(nc) == f"Connection({server.url})"
+    assert nc.is_closed
+    assert not nc.is_connected
+
+
+def test_no_thread_is_left_after_close(server: Server) -> None:
+    before = our_threads()
+    seen: list[events.Event] = []
+    nc = blocking.connect(server.url, listener=seen.append)
+    subject = unique("close")
+    nc.subscribe(subject, callback=lambda msg: None)
+    nc.publish(subject, b"x")
+    nc.flush()
+    # One for the loop, one for the listener, one for the callback.
+    eventually_sync(lambda: len(our_threads()) == len(before) + 3)
+    nc.close()
+    assert our_threads() == before
+    assert seen == [events.Connected(server.url.removeprefix("nats://")), events.Closed()]
+
+
+def test_no_thread_is_left_after_a_failed_connect() -> None:
+    before = our_threads()
+    with pytest.raises(NoServersAvailable):
+        blocking.connect("nats://127.0.0.1:1", listener=lambda event: None)
+    assert our_threads() == before
+
+
+def test_close_may_be_repeated_and_everything_else_refuses(nc: blocking.Connection) -> None:
+    sub = nc.subscribe(unique("closed"))
+    nc.close()
+    nc.close()
+    nc.drain()
+    sub.unsubscribe()
+    sub.drain()
+    assert list(sub) == []
+    for call in (
+        lambda: nc.publish("a", b""),
+        lambda: nc.subscribe("a"),
+        lambda: nc.request("a"),
+        lambda: list(nc.request_many("a")),
+        nc.flush,
+        nc.rtt,
+        nc.force_reconnect,
+        sub.next,
+    ):
+        with pytest.raises(ConnectionClosed):
+            call()
+
+
+def test_close_fails_what_other_threads_wait_for(server: Server) -> None:
+    nc = blocking.connect(server.url)
+    subject = unique("silent")
+    nc.subscribe(subject)
+    outcomes: list[object] = []
+
+    def ask() -> None:
+        try:
+            nc.request(subject, timeout=60)
+        except JetsparkError as error:
+            outcomes.append(type(error))
+
+    def iterate(sub: blocking.Subscription) -> None:
+        outcomes.append(list(sub))
+
+    other = nc.subscribe(unique("nothing"))
+    threads = [threading.Thread(target=ask), threading.Thread(target=iterate, args=(other,))]
+    for thread in threads:
+        thread.start()
+    eventually_sync(lambda: nc.stats.out_msgs == 1 and bool(other._sink.readers))
+    nc.close()
+    for thread in threads:
+        thread.join(5)
+    assert [] in outcomes
+    assert ConnectionClosed in outcomes
+
+
+def test_two_threads_may_close_at_once(server: Server) -> None:
+    nc = blocking.connect(server.url)
+    threads = [threading.Thread(target=nc.close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert nc.is_closed
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_force_reconnect_renews_subscriptions(nc: blocking.Connection) -> None:
+    subject = unique("forced")
+    sub = nc.subscribe(subject)
+    first = nc.client_id
+    nc.force_reconnect()
+    assert nc.client_id != first
+    assert nc.stats.reconnects == 1
+    nc.publish(subject, b"after")
+    assert sub.next(timeout=5).data == b"after"
+
+
+# Publishing and subscribing
+
+
+def test_publish_reaches_an_iterating_reader_in_order(nc: blocking.Connection) -> None:
+    subject = unique("order")
+    sub = nc.subscribe(subject + ".*", max_messages=1000)
+    for number in range(1000):
+        nc.publish(f"{subject}.{number % 7}", b"%d" % number, reply="re.ply", headers={"N": str(number)})
+    got = list(sub)
+    assert [int(msg.data) for msg in got] == list(range(1000))
+    assert {type(msg) for msg in got} == {blocking.Msg}
+    assert got[5].reply == "re.ply"
+    assert got[5].headers["N"] == "5"
+    assert sub.closed
+    assert sub.delivered == 1000
+
+
+def test_flush_means_the_server_has_everything(nc: blocking.Connection, server: Server) -> None:
+    subject = unique("flush")
+    with blocking.connect(server.url) as other:
+        sub = other.subscribe(subject)
+        other.flush()
+        for _ in range(20_000):
+            nc.publish(subject, b"x" * 64)
+        nc.flush()
+        other.flush()
+        # Both PONGs came after all of it.
+        assert sub.pending_messages == 20_000
+        assert sub.pending_bytes > 20_000 * 64
+    assert nc.stats.out_msgs == 20_000
+
+
+def test_next_and_iteration_share_one_buffer(nc: blocking.Connection) -> None:
+    subject = unique("mixed")
+    sub = nc.subscribe(subject, max_messages=6)
+    for number in range(6):
+        nc.publish(subject, b"%d" % number)
+    nc.flush()
+    iterator = iter(sub)
+    got = [next(iterator), sub.next(), next(sub), next(iterator), *sub]
+    assert [msg.data for msg in got] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    with pytest.raises(ConnectionClosed, match="closed"):
+        sub.next()
+    with pytest.raises(StopIteration):
+        next(sub)
+
+
+def test_next_times_out_and_loses_nothing(nc: blocking.Connection) -> None:
+    subject = unique("late")
+    sub = nc.subscribe(subject)
+    start = time.monotonic()
+    with pytest.raises(RequestTimeout, match=subject):
+        sub.next(timeout=0.05)
+    assert 0.04 < time.monotonic() - start < 2
+    nc.publish(subject, b"late")
+    assert sub.next(timeout=5).data == b"late"
+
+
+def test_mistakes_raise_in_the_caller_and_send_nothing(nc: blocking.Connection) -> None:
+    for call in (
+        lambda: nc.publish("with space", b""),
+        lambda: nc.publish("", b""),
+        lambda: nc.publish("a", "text"),  # type: ignore[arg-type]
+        lambda: nc.publish("a", b"", headers={"A": "x\r\ny"}),
+        lambda: nc.publish("a", b"", reply="wild.*"),
+        lambda: nc.subscribe("a..b"),
+        lambda: nc.subscribe("a", max_messages=-1),
+        lambda: nc.subscribe("a", callback=5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    with pytest.raises(MaxPayloadExceeded):
+        nc.publish("a", b"x" * (nc.max_payload + 1))
+    assert nc.stats.out_msgs == 0
+
+
+async def _async_function(_: object) -> None: ...
+
+
+def test_async_functions_are_refused(nc: blocking.Connection, server: Server) -> None:
+    with pytest.raises(InvalidArgument, match="plain function"):
+        nc.subscribe("a", callback=_async_function)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="plain function"):
+        blocking.connect(server.url, listener=_async_function)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="listener"):
+        blocking.connect(server.url, listener=5)  # type: ignore[arg-type]
+
+
+def test_unsubscribe_ends_iteration_and_drops_the_rest(nc: blocking.Connection) -> None:
+    subject = unique("unsub")
+    with nc.subscribe(subject) as sub:
+        for _ in range(10):
+            nc.publish(subject)
+        nc.flush()
+        assert sub.next().subject == subject
+    assert sub.closed
+    assert list(sub) == []
+
+
+def test_unsubscribe_after_a_limit(nc: blocking.Connection) -> None:
+    subject = unique("limit")
+    sub = nc.subscribe(subject)
+    sub.unsubscribe(limit=3)
+    for _ in range(5):
+        nc.publish(subject)
+    assert len(list(sub)) == 3
+
+
+def test_drained_subscription_yields_what_has_arrived(nc: blocking.Connection) -> None:
+    subject = unique("drain")
+    sub = nc.subscribe(subject)
+    for _ in range(100):
+        nc.publish(subject)
+    sub.drain()
+    assert len(list(sub)) == 100
+    assert nc.is_connected
+
+
+def test_slow_reader_drops_the_newest_and_one_event_tells(server: Server) -> None:
+    seen: list[events.Event] = []
+    subject = unique("slow")
+    with blocking.connect(server.url, listener=seen.append) as nc:
+        sub = nc.subscribe(subject, pending_messages_limit=10)
+        for number in range(50):
+            nc.publish(subject, b"%d" % number)
+        nc.flush()
+        assert sub.dropped == 40
+        assert [msg.data for msg in read(sub, 10)] == [b"%d" % number for number in range(10)]
+        slow = eventually_sync(lambda: [event for event in seen if isinstance(event, events.SlowConsumer)])
+        assert len(slow) == 1
+        assert slow[0].subject == subject
+        nc.publish(subject, b"room again")
+        assert sub.next(timeout=5).data == b"room again"
+
+
+# Callbacks and listeners
+
+
+def test_callback_may_block_and_use_the_connection(nc: blocking.Connection) -> None:
+    front, back = unique("front"), unique("back")
+    nc.subscribe(back, callback=lambda msg: msg.respond(msg.data.upper()))
+    nc.subscribe(front, callback=lambda msg: msg.respond(nc.request(back, msg.data, timeout=5).data + b"!"))
+    assert nc.request(front, b"hello", timeout=5).data == b"HELLO!"
+
+
+def test_callback_sees_messages_in_order_in_one_thread(nc: blocking.Connection) -> None:
+    subject = unique("calls")
+    got: list[bytes] = []
+    threads: set[int] = set()
+
+    def callback(msg: blocking.Msg) -> None:
+        got.append(msg.data)
+        threads.add(threading.get_ident())
+
+    sub = nc.subscribe(subject, callback=callback)
+    for number in range(5000):
+        nc.publish(subject, b"%d" % number)
+    sub.drain()
+    assert got == [b"%d" % number for number in range(5000)]
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    with pytest.raises(InvalidArgument, match="callback"):
+        iter(sub)
+    with pytest.raises(InvalidArgument, match="callback"):
+        sub.next()
+
+
+def test_callback_that_raises_is_reported_and_goes_on(server: Server) -> None:
+    seen: list[events.Event] = []
+    got: list[bytes] = []
+    subject = unique("raises")
+
+    def callback(msg: blocking.Msg) -> None:
+        if msg.data == b"bad":
+            raise ValueError("no good")
+        got.append(msg.data)
+
+    with blocking.connect(server.url, listener=seen.append) as nc:
+        sub = nc.subscribe(subject, callback=callback)
+        for data in (b"a", b"bad", b"b"):
+            nc.publish(subject, data)
+        sub.drain()
+    assert got == [b"a", b"b"]
+    failed = [event for event in seen if isinstance(event, events.CallbackFailed)]
+    assert [(event.subject, str(event.error)) for event in failed] == [(subject, "no good")]
+
+
+@pytest.mark.parametrize("action", ["unsubscribe", "drain_sub", "drain", "close"])
+def test_callback_may_end_what_it_belongs_to(server: Server, action: str) -> None:
+    before = our_threads()
+    subject = unique("suicide")
+    took: list[float] = []
+    nc = blocking.connect(server.url)
+    subs: list[blocking.Subscription] = []
+
+    def callback(msg: blocking.Msg) -> None:
+        start = time.monotonic()
+        {
+            "unsubscribe": lambda: subs[0].unsubscribe(),
+            "drain_sub": lambda: subs[0].drain(),
+            "drain": nc.drain,
+            "close": nc.close,
+        }[action]()
+        took.append(time.monotonic() - start)
+
+    subs.append(nc.subscribe(subject, callback=callback, max_messages=1000))
+    nc.publish(subject)
+    eventually_sync(lambda: took)
+    assert took[0] < 5
+    assert subs[0].closed
+    nc.close()
+    eventually_sync(lambda: our_threads() == before)
+
+
+def test_listener_may_block_and_use_the_connection(server: Server) -> None:
+    rtts: list[float] = []
+    order: list[type] = []
+    made: list[blocking.Connection] = []
+    ready = threading.Event()
+
+    def listener(event: events.Event) -> None:
+        ready.wait(5)
+        order.append(type(event))
+        if isinstance(event, events.Reconnected):
+            rtts.append(made[0].rtt())
+
+    with blocking.connect(server.url, listener=listener) as nc:
+        made.append(nc)
+        nc.force_reconnect()
+        assert nc.rtt() > 0  # the listener sleeps, the connection does not
+        ready.set()
+        eventually_sync(lambda: rtts)
+    assert order == [events.Connected, events.Disconnected, events.Reconnected, events.Closed]
+
+
+# Requests
+
+
+def test_request_without_responders_fails_at_once(nc: blocking.Connection) -> None:
+    with pytest.raises(NoRespondersError):
+        nc.request(unique("nobody"), timeout=30)
+    with pytest.raises(NoRespondersError):
+        list(nc.request_many(unique("nobody"), timeout=30))
+
+
+def test_request_times_out(nc: blocking.Connection) -> None:
+    subject = unique("mute")
+    nc.subscribe(subject)
+    with pytest.raises(RequestTimeout):
+        nc.request(subject, timeout=0.05)
+
+
+def test_request_many_ends_by_count_stall_sentinel_or_break(nc: blocking.Connection) -> None:
+    subject = unique("many")
+
+    def answer(msg: blocking.Msg) -> None:
+        for number in range(5):
+            msg.respond(b"%d" % number)
+
+    nc.subscribe(subject, callback=answer)
+    assert [msg.data for msg in nc.request_many(subject, max_messages=3)] == [b"0", b"1", b"2"]
+    assert len(list(nc.request_many(subject, stall=0.1))) == 5
+    until = nc.request_many(subject, sentinel=lambda msg: msg.data == b"2")
+    assert [msg.data for msg in until] == [b"0", b"1"]
+    assert len(list(nc.request_many(subject, timeout=0.1))) == 5
+    for msg in nc.request_many(subject):
+        assert msg.data == b"0"
+        break
+    assert len([sink for sink in nc._client._sinks.values() if sink.subject.startswith("_INBOX")]) <= 1
+
+
+def test_respond_needs_a_reply_subject(nc: blocking.Connection) -> None:
+    subject = unique("noreply")
+    sub = nc.subscribe(subject)
+    nc.publish(subject)
+    with pytest.raises(InvalidArgument, match="reply"):
+        sub.next().respond(b"")
+
+
+# Drain
+
+
+def test_drain_lets_callbacks_finish_and_sends_their_answers(server: Server) -> None:
+    subject, answers = unique("work"), unique("answers")
+    with blocking.connect(server.url) as watcher:
+        got = watcher.subscribe(answers)
+        watcher.flush()
+        nc = blocking.connect(server.url)
+        nc.subscribe(subject, callback=lambda msg: nc.publish(answers, msg.data))
+        for number in range(500):
+            nc.publish(subject, b"%d" % number)
+        nc.drain()
+        assert nc.is_closed
+        assert [msg.data for msg in read(got, 500)] == [b"%d" % number for number in range(500)]
+
+
+def test_drain_gives_up_on_a_stuck_callback(server: Server) -> None:
+    stuck, free = threading.Event(), threading.Event()
+    nc = blocking.connect(server.url, drain_timeout=0.2, connect_timeout=0.5)
+    subject = unique("stuck")
+
+    def callback(msg: blocking.Msg) -> None:
+        stuck.set()
+        free.wait(10)
+
+    nc.subscribe(subject, callback=callback)
+    nc.publish(subject)
+    assert stuck.wait(5)
+    with pytest.raises(DrainTimeout):
+        nc.drain()
+    assert nc.is_closed
+    free.set()
+
+
+# Threads
+
+
+def test_eight_threads_publish_and_request_over_one_connection(nc: blocking.Connection) -> None:
+    service, sink = unique("echo"), unique("sink")
+    nc.subscribe(service, callback=lambda msg: msg.respond(msg.data))
+    sub = nc.subscribe(sink)
+    failures: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for number in range(100):
+                for part in range(5):
+                    nc.publish(sink, b"%d %d" % (thread, number * 5 + part))
+                body = b"%d-%d" % (thread, number)
+                assert nc.request(service, body, timeout=20).data == body
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    nc.flush()
+    assert sub.pending_messages == 8 * 500
+    got: dict[int, list[int]] = {}
+    for msg in read(sub, 8 * 500):
+        thread_number, number = map(int, msg.data.split())
+        got.setdefault(thread_number, []).append(number)
+    # Each thread's own messages stay in its order.
+    assert got == {number: list(range(500)) for number in range(8)}
+
+
+def test_many_threads_share_a_subscription_each_message_once(nc: blocking.Connection) -> None:
+    subject = unique("shared")
+    count = 20_000
+    sub = nc.subscribe(subject, max_messages=count)
+    got: list[list[bytes]] = [[] for _ in range(6)]
+
+    def by_iteration(mine: list[bytes]) -> None:
+        for msg in sub:
+            mine.append(msg.data)
+
+    def by_next(mine: list[bytes]) -> None:
+        while True:
+            try:
+                mine.append(sub.next(timeout=10).data)
+            except ConnectionClosed:
+                return
+
+    threads = [
+        threading.Thread(target=by_iteration if n % 2 else by_next, args=(mine,))
+        for n, mine in enumerate(got)
+    ]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
+        nc.publish(subject, b"%d" % number)
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    seen = Counter(data for mine in got for data in mine)
+    assert len(seen) == count
+    assert set(seen.values()) == {1}
+    # What one thread took is in order.
+    assert all(mine == sorted(mine, key=int) for mine in got)
+
+
+# Trouble
+
+
+def test_iteration_survives_kill_and_restart_of_the_server(own_server: Server) -> None:
+    seen: list[events.Event] = []
+    subject = unique("survive")
+    with blocking.connect(own_server.url, listener=seen.append) as nc:
+        sub = nc.subscribe(subject)
+        nc.publish(subject, b"before")
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.extend(msg.data for msg in sub))
+        reader.start()
+        eventually_sync(lambda: got == [b"before"])
+        own_server.kill()
+        eventually_sync(lambda: nc.is_reconnecting)
+        assert nc.connected_url is None
+        nc.publish(subject, b"meanwhile")
+        own_server.restart()
+        eventually_sync(lambda: nc.is_connected, timeout=20)
+        nc.publish(subject, b"after")
+        eventually_sync(lambda: got == [b"before", b"meanwhile", b"after"])
+        sub.unsubscribe()
+        reader.join(5)
+        assert not reader.is_alive()
+    kinds = [type(event) for event in seen if not isinstance(event, events.ReconnectFailed)]
+    assert kinds == [events.Connected, events.Disconnected, events.Reconnected, events.Closed]
+
+
+def test_publishing_while_disconnected_is_bounded(own_server: Server) -> None:
+    subject = unique("bounded")
+    with blocking.connect(own_server.url, reconnect_buffer_size=10_000) as nc:
+        own_server.kill()
+        eventually_sync(lambda: nc.is_reconnecting)
+        publish_many(nc, subject, 50)
+        with pytest.raises(OutboundBufferFull, match="reconnect_buffer_size=10000"):
+            publish_many(nc, subject, 50)
+
+
+def test_a_suspended_server_makes_publishers_wait(own_server: Server) -> None:
+    with blocking.connect(own_server.url, ping_interval=60, connect_timeout=0.5) as nc:
+        own_server.suspend()
+        sent = 0
+
+        def publish() -> None:
+            nonlocal sent
+            while sent < 100_000:
+                nc.publish("a", b"x" * 4096)
+                sent += 1
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        marks: list[int] = []
+
+        def stands_still() -> bool:
+            marks.append(sent)
+            return len(marks) > 30 and marks[-30] == sent
+
+        eventually_sync(stands_still, timeout=20)
+        # Sockets' buffers plus write_buffer_size plus what was on its way: far from everything.
+        assert sent < 20_000
+        own_server.resume()
+        thread.join(60)
+        assert sent == 100_000
+        nc.flush(30)
+
+
+def test_reading_raises_when_the_connection_is_lost_for_good(own_server: Server) -> None:
+    with blocking.connect(own_server.url, reconnect=False) as nc:
+        sub = nc.subscribe("a")
+        nc.flush()
+        own_server.kill()
+        with pytest.raises(JetsparkError):
+            list(sub)
+        assert nc.is_closed
+        with pytest.raises(ConnectionClosed):
+            nc.publish("a", b"")
+
+
+def test_credentials_function_must_not_use_the_connection(server: Server) -> None:
+    made: list[blocking.Connection] = []
+    refusals: list[str] = []
+
+    def token() -> str:
+        if made:
+            try:
+                made[0].flush()
+            except JetsparkError as error:
+                refusals.append(str(error))
+        return "secret"
+
+    with blocking.connect(server.url, token=token) as nc:
+        made.append(nc)
+        nc.force_reconnect()
+    assert len(refusals) == 1
+    assert "own thread" in refusals[0]

@@ -1,0 +1,257 @@
+"""Forks, Ctrl-C and the interpreter's end: each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from helpers import unique
+from jetspark import blocking
+from jetspark.errors import ConnectionClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jetspark.server import Server
+
+
+class Spawn(Protocol):
+    def __call__(self, server: Server, script: str) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """A function that runs a script in a fresh interpreter in which every warning is an error."""
+    with contextlib.ExitStack() as cleanup:
+
+        def start(server: Server, script: str) -> subprocess.Popen[str]:
+            code = f"from jetspark import blocking\nURL = {server.url!r}\n" + textwrap.dedent(script)
+            process = cleanup.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            cleanup.callback(process.kill)
+            return process
+
+        yield start
+
+
+def in_child(check: Callable[[], None]) -> int:
+    """Run ``check`` in a forked child; the exit code, or 99 when it hangs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+ warns of forks beside threads
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        code = 1
+        try:
+            check()
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    return 99 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def test_forked_child_is_refused_by_every_call_and_the_parent_goes_on(server: Server) -> None:
+    subject = unique("fork")
+    with blocking.connect(server.url) as nc:
+        sub = nc.subscribe(subject)
+        for number in range(3):
+            nc.publish(subject, b"%d" % number)
+        nc.flush()
+        reading = iter(sub)
+        assert next(reading).data == b"0"
+
+        def check() -> None:
+            for call in (
+                lambda: nc.publish(subject, b"child"),
+                lambda: nc.subscribe("a"),
+                lambda: nc.request("a"),
+                lambda: list(nc.request_many("a")),
+                nc.flush,
+                nc.rtt,
+                nc.drain,
+                nc.force_reconnect,
+                lambda: next(reading),
+                lambda: list(sub),
+                sub.next,
+                sub.drain,
+            ):
+                with pytest.raises(ConnectionClosed, match="open a new connection in the child"):
+                    call()
+            assert nc.is_closed
+            assert not nc.is_connected
+            assert sub.closed
+            sub.unsubscribe()
+            nc.close()
+
+        assert in_child(check) == 0
+        assert [msg.data for msg in (next(reading), sub.next())] == [b"1", b"2"]
+        assert nc.rtt() > 0
+        assert nc.stats.out_msgs == 3
+
+
+def test_forked_child_refuses_though_the_parent_held_every_lock(server: Server) -> None:
+    with blocking.connect(server.url) as nc:
+        sub = nc.subscribe(unique("locks"))
+
+        def check() -> None:
+            for call in (lambda: nc.publish("a"), nc.flush, sub.next):
+                with pytest.raises(ConnectionClosed):
+                    call()
+            nc.close()
+
+        with nc._engine._lock, nc._client._outbox_lock:
+            assert in_child(check) == 0
+
+
+def test_forked_child_opens_its_own_connection(server: Server) -> None:
+    subject = unique("fresh")
+    with blocking.connect(server.url) as nc:
+        sub = nc.subscribe(subject)
+        nc.flush()
+
+        def check() -> None:
+            with blocking.connect(server.url) as own:
+                own.publish(subject, b"from the child")
+                own.flush()
+
+        assert in_child(check) == 0
+        assert sub.next(timeout=5).data == b"from the child"
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "sub.next(timeout=60)",
+        "next(sub)",
+        "list(sub)",
+        "nc.request(subject, timeout=60)",
+        "list(nc.request_many(subject, timeout=60))",
+    ],
+)
+def test_ctrl_c_interrupts_waiting(server: Server, spawn: Spawn, wait: str) -> None:
+    process = spawn(
+        server,
+        f"""
+        import sys, time
+        subject = {unique("ctrlc")!r}
+        with blocking.connect(URL) as nc:
+            sub = nc.subscribe(subject)
+            try:
+                print("waiting", flush=True)
+                {wait}
+            except KeyboardInterrupt:
+                # The connection is as good as before.
+                assert nc.rtt() > 0
+                raise
+        """,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    start = time.monotonic()
+    # Early signals hit the call on its way into waiting, which must work as well.
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    assert time.monotonic() - start < 10
+    assert process.returncode == -signal.SIGINT
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_interrupted_request_is_cancelled_in_the_loop(server: Server, spawn: Spawn) -> None:
+    process = spawn(
+        server,
+        f"""
+        import signal, time
+        subject = {unique("cancelled")!r}
+        with blocking.connect(URL) as nc:
+            sub = nc.subscribe(subject)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                nc.request(subject, timeout=60)
+            except KeyboardInterrupt:
+                nc.flush()
+                print(len(nc._client._inbox._pending), sub.pending_messages)
+        """,
+    )
+    stdout, stderr = process.communicate(timeout=20)
+    assert (stdout, stderr, process.returncode) == ("0 1\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "sub = nc.subscribe('idle')",
+        "nc.subscribe('idle', callback=print)",
+        "import threading; threading.Thread(target=lambda: list(nc.subscribe('idle')), daemon=True).start()",
+        "other = blocking.connect(URL, listener=lambda event: None)",
+    ],
+    ids=["open", "subscribed", "callback", "reading", "two"],
+)
+def test_exit_without_close_is_quick_and_silent(server: Server, spawn: Spawn, body: str) -> None:
+    start = time.monotonic()
+    process = spawn(server, f"nc = blocking.connect(URL)\n{body}\nprint('end')")
+    stdout, stderr = process.communicate(timeout=20)
+    assert (stdout, stderr, process.returncode) == ("end\n", "", 0)
+    assert time.monotonic() - start < 10
+
+
+def test_exit_without_close_sends_what_was_published(server: Server, spawn: Spawn) -> None:
+    subject = unique("exit")
+    with blocking.connect(server.url) as nc:
+        sub = nc.subscribe(subject)
+        nc.flush()
+        process = spawn(
+            server,
+            f"nc = blocking.connect(URL)\nfor n in range(1000): nc.publish({subject!r}, b'%d' % n)",
+        )
+        _, stderr = process.communicate(timeout=20)
+        assert (stderr, process.returncode) == ("", 0)
+        got = [sub.next(timeout=5).data for _ in range(1000)]
+        assert got == [b"%d" % number for number in range(1000)]
+
+
+def test_exit_does_not_wait_for_a_dead_server(own_server: Server, spawn: Spawn) -> None:
+    process = spawn(
+        own_server,
+        """
+        nc = blocking.connect(URL, write_buffer_size=100_000_000)  # so that publishing does not wait
+        print("connected", flush=True)
+        input()
+        for _ in range(100):
+            nc.publish("a", b"x" * 100_000)
+        """,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "connected\n"
+    own_server.suspend()
+    start = time.monotonic()
+    _, stderr = process.communicate("go\n", timeout=20)
+    own_server.resume()
+    assert (stderr, process.returncode) == ("", 0)
+    assert time.monotonic() - start < 8
+
+
+def test_uncaught_error_leaves_with_statement_and_process(server: Server, spawn: Spawn) -> None:
+    process = spawn(server, "with blocking.connect(URL) as nc:\n    raise SystemExit(7)")
+    _, stderr = process.communicate(timeout=20)
+    assert (stderr, process.returncode) == ("", 7)
