@@ -62,36 +62,50 @@ class ConnectOptions:
             "reconnect_wait",
             "reconnect_wait_max",
             "drain_timeout",
+            "request_timeout",
         ):
             _positive(name, getattr(self, name))
-        _positive("request_timeout", self.request_timeout)
+        for name in (
+            "reconnect",
+            "randomize",
+            "ignore_discovered",
+            "echo",
+            "tls_verify",
+            "tls_handshake_first",
+        ):
+            if not isinstance(getattr(self, name), bool):
+                # "false" from an environment variable would count as true.
+                raise InvalidArgument(name, getattr(self, name), "must be True or False")
+        for name in ("name", "tls_hostname"):
+            if not isinstance(getattr(self, name), str | None):
+                raise InvalidArgument(name, getattr(self, name), "must be a string")
+        if self.tls_hostname == "":
+            raise InvalidArgument("tls_hostname", "", "is empty; leave the option out instead")
         if self.reconnect_wait_max < self.reconnect_wait:
             raise InvalidArgument(
                 "reconnect_wait_max",
                 self.reconnect_wait_max,
                 f"must not be below reconnect_wait={self.reconnect_wait}",
             )
-        if not isinstance(self.reconnect_jitter, int | float) or not 0 <= self.reconnect_jitter <= 1:
+        if not _is_number(self.reconnect_jitter) or not 0 <= self.reconnect_jitter <= 1:
             raise InvalidArgument(
                 "reconnect_jitter",
                 self.reconnect_jitter,
                 "must be a fraction from 0 to 1",
             )
-        if self.max_reconnects is not None and (
-            not isinstance(self.max_reconnects, int) or self.max_reconnects < 0
-        ):
+        if self.max_reconnects is not None and not _at_least(0, self.max_reconnects):
             raise InvalidArgument(
                 "max_reconnects",
                 self.max_reconnects,
                 "must be None (never give up), 0 or more",
             )
-        if not isinstance(self.reconnect_buffer_size, int) or self.reconnect_buffer_size < 0:
+        if not _at_least(0, self.reconnect_buffer_size):
             raise InvalidArgument(
                 "reconnect_buffer_size",
                 self.reconnect_buffer_size,
                 "must be 0 (refuse) or more bytes",
             )
-        if not isinstance(self.write_buffer_size, int) or self.write_buffer_size < 1:
+        if not _at_least(1, self.write_buffer_size):
             raise InvalidArgument("write_buffer_size", self.write_buffer_size, "must be at least 1 byte")
         validate_subject(self.inbox_prefix, field="inbox_prefix")
         if self.listener is not None and not callable(self.listener):
@@ -173,6 +187,14 @@ class ConnectOptions:
         return fields
 
 
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _at_least(least: int, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _positive(name: str, value: Any) -> None:
+    if not _is_number(value) or not 0 < value < float("inf"):
         raise InvalidArgument(name, value, "must be a positive number of seconds")

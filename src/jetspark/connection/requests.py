@@ -17,7 +17,7 @@ from jetspark.errors import (
 
 if TYPE_CHECKING:
     from jetspark.connection.client import Connection
-    from jetspark.connection.message import Msg
+    from jetspark.connection.message import Msg, MsgBase
 
 NO_RESPONDERS = b"NATS/1.0 503"
 
@@ -87,8 +87,7 @@ class RequestInbox(Sink):
             lambda subject: error or ConnectionClosed(f"closed while waiting for the answer to {subject!r}")
         )
 
-    def fail(self, subject: str, error: JetsparkError) -> None:
-        """The server refused publishes to ``subject``: its requests can't be answered."""
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
         for pending in list(self._pending.values()):
             if pending.subject == subject and not pending.future.done():
                 pending.future.set_exception(error)

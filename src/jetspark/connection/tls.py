@@ -71,6 +71,8 @@ def build_ssl_context(
     files = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
     given = [name for name, value in files.items() if value is not None]
     for name in given:
+        if not isinstance(files[name], str | os.PathLike):
+            raise InvalidArgument(name, type(files[name]).__name__, "must be the path of a PEM file")
         if not os.fspath(files[name] or ""):
             raise InvalidArgument(name, "", "the path is empty; leave the option out instead")
     if isinstance(tls, ssl.SSLContext):

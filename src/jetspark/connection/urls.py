@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -110,7 +111,9 @@ def parse_servers(servers: Servers) -> list[ServerURL]:
     A url may come as :class:`Secret` too, or already parsed. Order is kept and repeats are dropped, since
     trying one server twice in a round only costs time.
     """
-    entries = [servers] if isinstance(servers, (str, Secret, ServerURL)) else list(servers)
+    if isinstance(servers, bytes) or not isinstance(servers, str | Secret | ServerURL | Iterable):
+        raise InvalidArgument("servers", type(servers).__name__, "must be a url or a list of them")
+    entries = [servers] if isinstance(servers, str | Secret | ServerURL) else list(servers)
     found: dict[ServerURL, None] = {}
     for entry in entries:
         if isinstance(entry, ServerURL):

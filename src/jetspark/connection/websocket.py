@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jetspark._secret import Secret
@@ -24,8 +25,6 @@ from jetspark.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from websockets.client import ClientProtocol
 
     from jetspark.connection.urls import ServerURL
@@ -191,6 +190,8 @@ def _new_protocol(url: ServerURL, max_size: int) -> ClientProtocol:
 
 def wrap_headers(headers: Mapping[str, str | Secret]) -> dict[str, Secret]:
     """Headers with their values as secrets: access tokens travel in them."""
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument("ws_headers", type(headers).__name__, "must be a mapping of names to values")
     for name, value in headers.items():
         if not isinstance(value, str | Secret):
             raise InvalidArgument("ws_headers", name, f"its value must be text, not {type(value).__name__}")
