@@ -152,7 +152,7 @@ class Connection(ConnectionCore):
         self._check_open()
         if self._draining:
             raise ConnectionClosed("the connection is draining; it takes no new subscription")
-        encode_sub(subject, queue, "0")
+        encode_sub(subject, queue, str(self._next_sid + 1))
         sub = self._subscription_class(
             self,
             subject,
@@ -208,10 +208,12 @@ class Connection(ConnectionCore):
 
         ``timeout`` seconds in all (default: ``request_timeout``), ``max_messages`` answers, ``stall`` seconds
         without an answer after the first one, an answer for which ``sentinel`` is true (not yielded).
+        Raises :class:`NoRespondersError` when nobody listens, :class:`ConnectionLost` when the link breaks.
         """
         limit = self._loop.time() + (self.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
+            answers.asked = subject
             await self.publish(subject, payload, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
@@ -272,7 +274,8 @@ class Connection(ConnectionCore):
         try:
             async with asyncio.timeout(self.options.drain_timeout):
                 subs = [sink for sink in self._sinks.values() if isinstance(sink, Subscription)]
-                await asyncio.gather(*(sub.drain() for sub in subs))
+                caller = asyncio.current_task()  # may be the callback of one of them
+                await asyncio.gather(*(sub._drain(caller) for sub in subs))
                 # While disconnected there is a reason to wait for a server only if something waits for it.
                 if self._link is not None or self._out:
                     await self.flush(self.options.drain_timeout)
@@ -294,7 +297,7 @@ class Connection(ConnectionCore):
             if self._close_waiter is not None:
                 await asyncio.shield(self._close_waiter)
             return
-        self._flush_out()
+        self._flush_out(even_if_behind=True)
         self._closing = True
         self._close_waiter = self._loop.create_future()
         link = self._drop_link()

@@ -164,7 +164,8 @@ class ConnectionCore:
 
         JetStream's API puts filters into the subject of a request, and there a wildcard is a literal.
         """
-        self._prefixes[subject] = pub_prefix(subject, literal=False)
+        if subject not in self._prefixes:
+            self._remember_prefix(subject, literal=False)
 
     def _send(self, pieces: tuple[bytes, ...], size: int) -> None:
         """Buffer one whole publish command."""
@@ -179,8 +180,8 @@ class ConnectionCore:
         self._out_size += size
         self._stats.out_msgs += 1
 
-    def _remember_prefix(self, subject: str) -> bytes:
-        prefix = pub_prefix(subject)
+    def _remember_prefix(self, subject: str, *, literal: bool = True) -> bytes:
+        prefix = pub_prefix(subject, literal=literal)
         if len(self._prefixes) >= _PREFIX_CACHE:
             self._prefixes.clear()
         self._prefixes[subject] = prefix
@@ -196,9 +197,10 @@ class ConnectionCore:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_out)
 
-    def _flush_out(self) -> None:
+    def _flush_out(self, *, even_if_behind: bool = False) -> None:
         self._flush_scheduled = False
-        if self._out and self._link is not None:
+        # When the server is behind, what we hold back makes publishers wait (see _give_way).
+        if self._out and self._link is not None and (self._link.writable or even_if_behind):
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
@@ -214,6 +216,10 @@ class ConnectionCore:
             self._write_waiters.append(waiter)
             await waiter
         self._check_open()
+
+    def _on_writable(self) -> None:
+        self._flush_out()
+        self._wake_writers()
 
     def _wake_writers(self) -> None:
         waiters, self._write_waiters = self._write_waiters, []
@@ -289,7 +295,7 @@ class ConnectionCore:
             link.write(b"".join(renew))
         link.on_events = self._on_events
         link.on_lost = self._on_lost
-        link.on_writable = self._wake_writers
+        link.on_writable = self._on_writable
         self._link = link
         self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
         self._info = link.info
@@ -329,7 +335,11 @@ class ConnectionCore:
         pongs, self._pongs = self._pongs, deque()
         for pong in pongs:
             if pong is not None and not pong.done():
-                pong.set_exception(ConnectionLost("connection lost before the PONG came"))
+                pong.set_exception(
+                    ConnectionClosed("closed before the PONG came")
+                    if self._closing
+                    else ConnectionLost("connection lost before the PONG came")
+                )
                 pong.exception()  # nobody may be waiting any more
         self._wake_writers()
         return link
@@ -470,13 +480,19 @@ class ConnectionCore:
             self._last_error = error
             self._emit(ev.PermissionViolation(operation, subject, message))
             if operation == "publish":
-                if self._inbox is not None:
-                    self._inbox.fail(subject, error)
-            else:
                 for sink in list(self._sinks.values()):
-                    if sink.subject == subject and (queue is None or sink.queue == queue):
-                        self._remove_sink(sink, tell_server=False)
-                        sink.ended(error)
+                    sink.publish_refused(subject, error)
+                refused = [sink for sink in self._sinks.values() if sink.asked == subject]
+            else:
+                refused = [
+                    sink for sink in self._sinks.values() if (sink.subject, sink.queue) == (subject, queue)
+                ]
+            for sink in refused:
+                self._remove_sink(sink, tell_server=operation == "publish")
+                sink.ended(error)
+                if sink is self._inbox:
+                    # The next request asks the server again instead of waiting on a dead inbox.
+                    self._inbox = None
         elif is_auth_error(message):
             self._last_error = AuthorizationError(f"the server ended the session: {message}")
             self._emit(ev.AuthExpired(message))

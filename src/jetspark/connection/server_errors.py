@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 
+# The server quotes as Go does: a quote or backslash inside is escaped.
+_QUOTED = r'"((?:[^"\\]|\\.)*)"'
 _VIOLATION = re.compile(
-    r"permissions violation for (?P<operation>publish|subscription) to \"(?P<subject>[^\"]*)\""
-    r"(?: using queue \"(?P<queue>[^\"]*)\")?",
+    rf"permissions violation for (publish|subscription) (?:to|with reply of) {_QUOTED}"
+    rf"(?: using queue {_QUOTED})?",
     re.IGNORECASE,
 )
+_ESCAPED = re.compile(r'\\(["\\])')
 
 
-def parse_violation(message: str) -> tuple[str, str, str | None] | None:
-    """(``publish`` or ``subscribe``, subject, queue or None) of a permissions violation, else None."""
+def parse_violation(message: str) -> tuple[str, str, str] | None:
+    """(``publish`` or ``subscribe``, subject, queue or "") of a permissions violation, else None."""
     match = _VIOLATION.search(message)
     if match is None:
         return None
-    operation = "publish" if match["operation"].lower() == "publish" else "subscribe"
-    return operation, match["subject"], match["queue"]
+    kind, subject, queue = match.groups(default="")
+    operation = "publish" if kind.lower() == "publish" else "subscribe"
+    return operation, _ESCAPED.sub(r"\1", subject), _ESCAPED.sub(r"\1", queue)

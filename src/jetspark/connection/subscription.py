@@ -26,7 +26,6 @@ from jetspark.errors import (
     DrainTimeout,
     InvalidArgument,
     JetsparkError,
-    PermissionViolationError,
     RequestTimeout,
 )
 
@@ -56,6 +55,7 @@ class Sink:
         self.received = 0
         self.limit = 0  # stop after so many messages in all; 0: never
         self.renewed_at = 0  # what had been received when the current link was made
+        self.asked = ""  # the subject of the request whose answers come here, of request_many alone
         # The blocking facade replaces both on its connection, so that the parser makes its messages.
         self.factory: Factory = client._message_class
         self.owner: Any = client._message_owner
@@ -69,6 +69,9 @@ class Sink:
 
     def link_restored(self) -> None:
         """The connection is back and this subscription was renewed on it."""
+
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        """The server's permissions forbid to publish to this subject; answers to it will never come."""
 
     def ended(self, error: JetsparkError | None) -> None:
         """No message will ever come again: closed, or refused by the server."""
@@ -198,7 +201,10 @@ class Subscription(Sink):
         return batch
 
     async def unsubscribe(self, limit: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing."""
+        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing.
+
+        With a limit that has been reached already, what is buffered beyond it is dropped and the rest stays.
+        """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         if self._closed:
@@ -208,12 +214,11 @@ class Subscription(Sink):
             self.client._limit_sink(self)
             return
         self.client._remove_sink(self)
-        self._pending.clear()
+        self._discard(self.received - limit if limit else len(self._pending))
         self.ended(None)
-        if self._runner is not None and self._runner is not asyncio.current_task():
+        if not limit and self._runner is not None and self._runner is not asyncio.current_task():
             self._runner.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._runner
+            await asyncio.wait([self._runner])
 
     async def drain(self) -> None:
         """Stop receiving, but let user code have everything that has arrived.
@@ -221,6 +226,9 @@ class Subscription(Sink):
         Returns once the server has confirmed; with a callback, once the callback has seen every message
         (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
         """
+        await self._drain(asyncio.current_task())
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         if self._closed:
             return
         client = self.client
@@ -235,7 +243,8 @@ class Subscription(Sink):
             client._remove_sink(self)
             self.ended(None)
         runner = self._runner
-        if runner is not None and runner is not asyncio.current_task():
+        # A callback that drains its own subscription can't be waited for.
+        if runner is not None and runner is not asker:
             _, unfinished = await asyncio.wait([runner], timeout=client.options.drain_timeout)
             if unfinished:
                 runner.cancel()
@@ -295,10 +304,13 @@ class Subscription(Sink):
         self._error = error
         self._wake()
 
-    def refuse(self, error: PermissionViolationError) -> None:
-        """The server does not permit this subscription."""
-        self.client._remove_sink(self, tell_server=False)
-        self.ended(error)
+    def link_lost(self, error: JetsparkError) -> None:
+        if self.asked:
+            # The request or its answers went with the link; to wait for them would end in silence.
+            self.client._remove_sink(self, tell_server=False)
+            self.ended(
+                ConnectionLost(f"connection lost while waiting for answers to {self.asked!r}: {error}")
+            )
 
     # Internals
 
@@ -315,25 +327,40 @@ class Subscription(Sink):
         keep = len(items)
         if self._messages_limit:
             keep = min(keep, self._messages_limit - len(self._pending))
-        if self._bytes_limit:
-            room = self._bytes_limit - self._bytes
-            keep = min(keep, max(0, room) * len(items) // max(1, nbytes))
         keep = max(0, keep)
-        lost = len(items) - keep
-        if lost:
-            self._dropped += lost
-            if not self._dropping:
-                self._dropping = True
-                self.client._emit(
-                    SlowConsumer(
-                        self.subject,
-                        self.sid,
-                        self._dropped,
-                        len(self._pending),
-                        self._bytes,
-                    )
+        # Message by message: a mean would let large ones in for the price of the small ones of the run.
+        sizes = [len(item.data) + (len(item._header) if item._header else 0) for item in items]
+        line = (nbytes - sum(sizes)) // max(1, len(items))
+        kept_bytes = kept = 0
+        for size in sizes[:keep]:
+            if self._bytes_limit and self._bytes + kept_bytes + size + line > self._bytes_limit:
+                break
+            kept_bytes += size + line
+            kept += 1
+        lost = len(items) - kept
+        self._dropped += lost
+        starts = lost > 0 and not self._dropping
+        self._dropping = lost > 0
+        if starts:
+            self.client._emit(
+                SlowConsumer(
+                    self.subject,
+                    self.sid,
+                    self._dropped,
+                    len(self._pending) + kept,
+                    self._bytes + kept_bytes,
                 )
-        return items[:keep], nbytes * keep // max(1, len(items))
+            )
+        return items[:kept], kept_bytes
+
+    def _discard(self, count: int) -> None:
+        """Drop the newest ``count`` of the buffered messages, as if they had never been accepted."""
+        for _ in range(min(count, len(self._pending))):
+            with contextlib.suppress(IndexError):  # a reader in another thread was faster
+                self._pending.pop()
+                self._accepted -= 1
+        self._runs = deque((min(end, self._accepted), nbytes) for end, nbytes in self._runs)
+        self._settle()
 
     def _settle(self) -> None:
         taken = self._accepted - len(self._pending)
@@ -369,6 +396,12 @@ class Subscription(Sink):
                     result = callback(message)
                     if result is not None and inspect.isawaitable(result):
                         await result
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    # Not ours: something that the callback waited for was cancelled.
+                    self.client._emit(CallbackFailed(self.subject, error))
                 except Exception as error:
                     self.client._emit(CallbackFailed(self.subject, error))
             if pending:
