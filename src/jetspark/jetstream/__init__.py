@@ -12,9 +12,11 @@ from jetspark.jetstream.consumer_config import (
 )
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause, PriorityGroupState, SequenceInfo
 from jetspark.jetstream.context import JetStream
+from jetspark.jetstream.counter import CounterValue
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import Expect
 from jetspark.jetstream.publisher import Publisher, PublisherStats, PublishFailed
+from jetspark.jetstream.schedule import Schedule
 from jetspark.jetstream.stored import StoredMsg
 from jetspark.jetstream.stream import Stream
 from jetspark.jetstream.stream_config import (
@@ -55,6 +57,7 @@ __all__ = [
     "ConsumerLimits",
     "ConsumerPause",
     "ConsumerSource",
+    "CounterValue",
     "DeliverPolicy",
     "DesiredCluster",
     "DesiredOrigin",
@@ -77,6 +80,7 @@ __all__ = [
     "RePublish",
     "ReplayPolicy",
     "RetentionPolicy",
+    "Schedule",
     "SequenceInfo",
     "StorageType",
     "StoredMsg",

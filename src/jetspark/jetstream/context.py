@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.nuid import next_nuid
-from jetspark.errors import InvalidArgument
+from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.api import Api
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.consumer_config import ConsumerConfig, consumer_create_request
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.counter import delta_text
 from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.schedule import Schedule
 
 
 class JetStream:
@@ -211,6 +213,7 @@ class JetStream:
         msg_id: str | None = None,
         expect: Expect | None = None,
         ttl: float | str | None = None,
+        schedule: Schedule | None = None,
         timeout: float | None = None,
         retries: int = DEFAULT_RETRIES,
         retry_wait: float = DEFAULT_RETRY_WAIT,
@@ -219,7 +222,8 @@ class JetStream:
 
         ``msg_id``: ``Nats-Msg-Id``; a second message with it inside the stream's duplicate window is not
         stored again. ``expect``: conditions the stream must meet. ``ttl``: seconds after which the message
-        expires, or ``"never"`` (2.11; needs ``allow_msg_ttl``). ``timeout``: seconds for each attempt
+        expires, or ``"never"`` (2.11; needs ``allow_msg_ttl``). ``schedule``: let the stream publish
+        it later or repeatedly (2.12; needs ``allow_msg_schedules``). ``timeout``: seconds for each attempt
         (default: the context's). ``retries``, ``retry_wait``: what to do when no stream answers, as happens
         while a leader is elected (ADR-22: 2 more attempts, 0.25 s apart). A time-out is never retried: the
         message may have been stored; retry it yourself with the same ``msg_id``.
@@ -234,10 +238,33 @@ class JetStream:
             msg_id=msg_id,
             expect=expect,
             ttl=ttl,
+            schedule=schedule,
             timeout=self._api.timeout if timeout is None else timeout,
             retries=retries,
             retry_wait=retry_wait,
         )
+
+    async def increment(
+        self,
+        subject: str,
+        delta: int | str = 1,
+        *,
+        msg_id: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add to a counter and return its value after that (2.12; needs ``allow_msg_counter``).
+
+        ``delta``: an integer of any size, negative or 0 too, or the same as a decimal string. ``msg_id``
+        makes it safe to try again after a time-out, which may have counted: a duplicate adds nothing and
+        returns the current value. Raises :class:`CountersDisabled` on a stream that does not count.
+        """
+        headers = {"Nats-Incr": delta_text(delta)}
+        ack = await self.publish(subject, headers=headers, msg_id=msg_id, timeout=timeout)
+        if ack.value is not None:
+            return ack.value
+        if not ack.duplicate:
+            raise ProtocolError(f"stream {ack.stream!r} stored the increment and counted nothing; needs 2.12")
+        return (await (await self.get_stream(ack.stream)).counter(subject)).value
 
     def publisher(
         self,

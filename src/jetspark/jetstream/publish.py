@@ -10,6 +10,7 @@ import msgspec
 from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.schedule import ttl_text
 from jetspark.jetstream.validation import check_name
 from jetspark.wire.headers import Headers
 from jetspark.wire.subjects import validate_filter
@@ -17,6 +18,7 @@ from jetspark.wire.subjects import validate_filter
 if TYPE_CHECKING:
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.schedule import Schedule
 
 # ADR-22: what to do when no stream answers, as happens while a leader is elected.
 DEFAULT_RETRIES = 2
@@ -72,9 +74,14 @@ def publish_headers(
     msg_id: str | None = None,
     expect: Expect | None = None,
     ttl: float | str | None = None,
+    schedule: Schedule | None = None,
+    subject: str = "",
 ) -> Headers | None:
-    """The headers of a publish with its typed options; None when there is nothing to say."""
-    if headers is None and msg_id is None and expect is None and ttl is None:
+    """The headers of a publish with its typed options; None when there is nothing to say.
+
+    ``subject``, where it goes, is needed to check a ``schedule``.
+    """
+    if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
         return None
     result = Headers(headers)
     if msg_id is not None:
@@ -85,20 +92,9 @@ def publish_headers(
         expect.add_to(result)
     if ttl is not None:
         result["Nats-TTL"] = ttl_text(ttl)
+    if schedule is not None:
+        schedule.add_to(result, subject)
     return result
-
-
-def ttl_text(ttl: float | str) -> str:
-    """The value of ``Nats-TTL``: whole seconds, a Go duration, or ``never``."""
-    if isinstance(ttl, str):
-        if not ttl:
-            raise InvalidArgument("ttl", ttl, "must be seconds, a duration such as '1h30m', or 'never'")
-        return ttl
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl < 1:
-        raise InvalidArgument("ttl", ttl, "must be at least 1 second, or 'never'")
-    if ttl != int(ttl):
-        raise InvalidArgument("ttl", ttl, "must be whole seconds; the server keeps no fractions")
-    return str(int(ttl))
 
 
 async def publish(
@@ -110,12 +106,15 @@ async def publish(
     msg_id: str | None,
     expect: Expect | None,
     ttl: float | str | None,
+    schedule: Schedule | None,
     timeout: float,
     retries: int,
     retry_wait: float,
 ) -> PubAck:
     """See :meth:`jetspark.JetStream.publish`."""
-    all_headers = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+    all_headers = publish_headers(
+        headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+    )
     attempt = 0
     while True:
         try:
