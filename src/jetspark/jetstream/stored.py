@@ -7,6 +7,7 @@ the leader. Both give the same :class:`StoredMsg`.
 from __future__ import annotations
 
 import base64
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,25 +19,15 @@ from jetspark.wire.headers import Headers, decode_headers
 from jetspark.wire.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime
 
     from jetspark.connection.message import Msg
     from jetspark.jetstream.api import Api
 
-# Headers that the server adds to a direct answer; they are not the publisher's.
-_ADDED = frozenset(
-    name.lower()
-    for name in (
-        "Nats-Stream",
-        "Nats-Subject",
-        "Nats-Sequence",
-        "Nats-Time-Stamp",
-        "Nats-Num-Pending",
-        "Nats-Last-Sequence",
-        "Nats-UpTo-Sequence",
-    )
-)
+# Headers that the server appends to the publisher's own in a direct answer, and in one of a batch.
+_ADDED = frozenset(("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"))
+_ADDED_IN_BATCH = _ADDED | {"Nats-Num-Pending", "Nats-Last-Sequence"}
 
 DEFAULT_BATCH = 1000
 # The server sends a batch without flow control; this bounds what may pile up here.
@@ -71,10 +62,12 @@ def message_request(
         raise InvalidArgument("start_time", start_time, f"excludes seq={seq}; give one of them")
     body: dict[str, Any] = {}
     if seq is not None:
-        _check_sequence("seq", seq)
+        check_positive("seq", seq)
         body["seq"] = seq
     if start_time is not None:
         body["start_time"] = Timestamp.from_datetime(start_time, field="start_time").to_rfc3339()
+        # The filter makes the server step over deleted messages; without it, a gap there is a 404.
+        body["next_by_subj"] = ">"
     if last_by_subject is not None:
         validate_filter(last_by_subject, field="last_by_subject")
         body["last_by_subj"] = last_by_subject
@@ -127,7 +120,7 @@ async def batch_direct(
     start_time: datetime | None,
     batch: int,
     max_bytes: int,
-) -> AsyncIterator[StoredMsg]:
+) -> AsyncGenerator[StoredMsg]:
     """All messages of one filter from a position on, in pages ended by the server's EOB."""
     body: dict[str, Any] = {"batch": batch, "max_bytes": max_bytes, "next_by_subj": subject}
     if start_time is not None:
@@ -136,8 +129,9 @@ async def batch_direct(
         body["seq"] = seq or 1
     while True:
         page = _Page()
-        async for message in _read_page(api, stream, body, page):
-            yield message
+        async with aclosing(_read_page(api, stream, body, page)) as messages:
+            async for message in messages:
+                yield message
         if page.pending == 0 or page.last == 0:
             return
         body.pop("start_time", None)
@@ -152,17 +146,20 @@ async def last_for_direct(
     up_to_seq: int | None,
     up_to_time: datetime | None,
     batch: int,
-) -> AsyncIterator[StoredMsg]:
+) -> AsyncGenerator[StoredMsg]:
     """The last message of each subject, as of one point, paged on a stable snapshot."""
+    check_positive("batch", batch)
     body: dict[str, Any] = {"multi_last": list(subjects), "batch": batch}
     if up_to_seq is not None:
+        check_positive("up_to_seq", up_to_seq)
         body["up_to_seq"] = up_to_seq
     if up_to_time is not None:
         body["up_to_time"] = Timestamp.from_datetime(up_to_time, field="up_to_time").to_rfc3339()
     while True:
         page = _Page()
-        async for message in _read_page(api, stream, body, page):
-            yield message
+        async with aclosing(_read_page(api, stream, body, page)) as messages:
+            async for message in messages:
+                yield message
         if page.pending == 0 or page.last == 0:
             return
         # The same point in time for the next page, whatever has been written since.
@@ -180,11 +177,13 @@ class _Page:
         self.up_to = 0
 
 
-async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -> AsyncIterator[StoredMsg]:
+async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -> AsyncGenerator[StoredMsg]:
     client = api.client
     subject = api.subject(f"DIRECT.GET.{stream}")
     inbox = client.new_inbox()
     async with await client.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
+        # A lost link or a missing permission ends it with that name instead of a time-out.
+        answers.asked = subject
         client._pub(subject, msgspec.json.encode(body), inbox, own_reply=True)
         while True:
             try:
@@ -200,11 +199,13 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
                     raise RequestTimeout(
                         f"the server of stream {stream!r} is older than 2.11: it knows no batch get"
                     )
-                yield stored_from_direct(answer)
+                yield stored_from_direct(answer, in_batch=True)
                 continue
             code, description = status
             if code == 404:
                 return
+            if code == 503:
+                raise JetStreamNotEnabled.no_responders(subject)
             if code != 204:
                 _raise_status(answer)
                 raise ProtocolError(f"batch get on {stream!r} ended with status {code} {description}")
@@ -215,20 +216,31 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
             return
 
 
-def stored_from_direct(answer: Msg) -> StoredMsg:
+def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     """A direct answer as the message it stands for."""
-    headers = answer.headers
-    time = Timestamp.parse(headers.get("Nats-Time-Stamp") or "")
-    sequence = headers.get("Nats-Sequence") or ""
+    expected = _ADDED_IN_BATCH if in_batch else _ADDED
+    own = answer.headers.items()
+    added: dict[str, str] = {}
+    # From the end: a message that was republished into the stream has headers of these names of its own, and
+    # the server appends.
+    while own and own[-1][0] in expected and own[-1][0] not in added:
+        name, value = own.pop()
+        added[name] = value
+    if added.keys() != expected:
+        raise ProtocolError(f"direct get answer without its headers: {answer.headers.items()!r:.200}")
+    time = Timestamp.parse(added["Nats-Time-Stamp"])
+    sequence = added["Nats-Sequence"]
     if time is None or not sequence.isdigit():
-        raise ProtocolError(f"direct get answer without its headers: {headers.items()!r:.200}")
+        raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
+    kept = Headers()
+    kept._pairs = own  # what others stored is not ours to refuse
     return StoredMsg(
-        stream=headers.get("Nats-Stream") or "",
-        subject=headers.get("Nats-Subject") or "",
+        stream=added["Nats-Stream"],
+        subject=added["Nats-Subject"],
         sequence=int(sequence),
         timestamp=time,
         data=answer.data,
-        headers=Headers([pair for pair in headers.items() if pair[0].lower() not in _ADDED]),
+        headers=kept,
     )
 
 
@@ -246,9 +258,10 @@ def _raise_status(answer: Msg) -> None:
     raise ApiError(code, 0, description or "direct get refused")
 
 
-def _check_sequence(field: str, value: int) -> None:
+def check_positive(field: str, value: int) -> None:
+    """Refuse what is not an integer of 1 or more, the first sequence there is."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgument(field, value, "must be a sequence, 1 or more")
+        raise InvalidArgument(field, value, "must be an integer, 1 or more")
 
 
 def is_direct_refusal(error: Exception) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream import stored
+from jetspark.jetstream.counter import CounterValue
 from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
 from jetspark.jetstream.stream_info import StreamInfo
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from datetime import datetime
 
     from jetspark.jetstream.consumer import Consumer
@@ -81,8 +83,8 @@ class Stream:
     ) -> int:
         """Remove messages; returns how many went.
 
-        All of them, or those of ``subject`` (wildcards allowed), those before ``seq``, or all but the last
-        ``keep``. ``seq`` and ``keep`` exclude each other.
+        All of them, or those of ``subject`` (wildcards allowed), those before ``seq`` (1 or more), or all but
+        the last ``keep``. ``seq`` and ``keep`` exclude each other.
         """
         if seq is not None and keep is not None:
             raise InvalidArgument("keep", keep, f"excludes seq={seq}; give one of them")
@@ -90,11 +92,14 @@ class Stream:
         if subject is not None:
             validate_filter(subject)
             body["filter"] = subject
-        for field, value in (("seq", seq), ("keep", keep)):
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                    raise InvalidArgument(field, value, "must be an integer, 0 or more")
-                body[field] = value
+        if seq is not None:
+            # The server takes 0 for "not given" and would remove everything, where "before 0" is nothing.
+            stored.check_positive("seq", seq)
+            body["seq"] = seq
+        if keep is not None:
+            if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+                raise InvalidArgument("keep", keep, "must be an integer, 0 or more")
+            body["keep"] = keep
         response = await self._js._api.request(f"STREAM.PURGE.{self.name}", body or None)
         purged: int = response.get("purged", 0)
         return purged
@@ -130,6 +135,19 @@ class Stream:
                     raise
         return await stored.get_by_api(self._js._api, self.name, body)
 
+    async def counter(self, subject: str) -> CounterValue:
+        """The counter at ``subject`` of a stream with ``allow_msg_counter`` (2.12).
+
+        Raises :class:`MessageNotFound` when nothing has been counted there yet. As ``get_msg``, a replica
+        may answer that is a moment behind; ``js.increment(subject, 0)`` asks the leader.
+        """
+        return CounterValue.from_message(await self.get_msg(last_by_subject=subject))
+
+    async def counters(self, subjects: str | Sequence[str] = ">") -> AsyncIterator[CounterValue]:
+        """The counters of all matching subjects; rules and limits as for ``get_last_msgs_for``."""
+        async for message in self.get_last_msgs_for(subjects):
+            yield CounterValue.from_message(message)
+
     async def get_msgs(
         self,
         subjects: str | Sequence[str] | None = None,
@@ -154,8 +172,8 @@ class Stream:
             ("batch", batch),
             ("max_bytes", max_bytes),
         ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidArgument(field, value, "must be a positive integer")
+            if value is not None:
+                stored.check_positive(field, value)
         filters = [subjects] if isinstance(subjects, str) else list(subjects or [">"])
         for one in filters:
             validate_filter(one, field="subjects")
@@ -163,11 +181,12 @@ class Stream:
         if max_messages is not None:
             batch = min(batch, max_messages)
         sources = [self._read(one, seq, start_time, batch, max_bytes) for one in filters]
-        async for message in sources[0] if len(sources) == 1 else _merge(sources):
-            yield message
-            count += 1
-            if count == max_messages:
-                return
+        async with aclosing(sources[0] if len(sources) == 1 else _merge(sources)) as messages:
+            async for message in messages:
+                yield message
+                count += 1
+                if count == max_messages:
+                    return
 
     async def get_last_msgs_for(
         self,
@@ -192,25 +211,28 @@ class Stream:
         for one in filters:
             validate_filter(one, field="subjects")
         if not self._allows_direct:
-            raise InvalidArgument(
-                "stream",
-                self.name,
-                "does not allow direct get, which this needs; update it with allow_direct=True",
-            )
-        async for message in stored.last_for_direct(
+            raise self._no_direct()
+        source = stored.last_for_direct(
             self._js._api,
             self.name,
             subjects=filters,
             up_to_seq=up_to_seq,
             up_to_time=up_to_time,
             batch=batch,
-        ):
-            yield message
+        )
+        try:
+            async with aclosing(source) as messages:
+                async for message in messages:
+                    yield message
+        except JetStreamNotEnabled as error:
+            if not stored.is_direct_refusal(error):
+                raise
+            await self.info()  # StreamNotFound when that is why
+            raise self._no_direct() from None
 
     async def delete_msg(self, seq: int, *, secure: bool = False) -> None:
         """Delete one message. ``secure`` also overwrites it in the store with random data."""
-        if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
-            raise InvalidArgument("seq", seq, "must be a sequence, 1 or more")
+        stored.check_positive("seq", seq)
         body: dict[str, Any] = {"seq": seq}
         if not secure:
             body["no_erase"] = True
@@ -221,11 +243,15 @@ class Stream:
         config = self._info.config
         return bool(config.allow_direct)
 
+    def _no_direct(self) -> InvalidArgument:
+        rule = "does not allow direct get, which this needs; update it with allow_direct=True"
+        return InvalidArgument("stream", self.name, rule)
+
     async def _read(
         self, subject: str, seq: int | None, start_time: datetime | None, batch: int, max_bytes: int
-    ) -> AsyncIterator[StoredMsg]:
+    ) -> AsyncGenerator[StoredMsg]:
         if self._allows_direct:
-            async for message in stored.batch_direct(
+            source = stored.batch_direct(
                 self._js._api,
                 self.name,
                 subject=subject,
@@ -233,21 +259,24 @@ class Stream:
                 start_time=start_time,
                 batch=batch,
                 max_bytes=max_bytes,
-            ):
-                yield message
-            return
-        start = seq or 1
-        while True:
+            )
             try:
-                if start_time is not None:
-                    # The API route can't combine a time with a subject: find where the time begins first.
-                    start = (await self.get_msg(start_time=start_time)).sequence
-                    start_time = None
-                message = await self.get_msg(start, next_by_subject=subject)
+                async with aclosing(source) as messages:
+                    async for message in messages:
+                        yield message
+                        seq, start_time = message.sequence + 1, None
+                return
+            except JetStreamNotEnabled as error:
+                if not stored.is_direct_refusal(error):
+                    raise
+        while True:
+            body = stored.message_request(seq=seq, next_by_subject=subject, start_time=start_time)
+            try:
+                message = await stored.get_by_api(self._js._api, self.name, body)
             except MessageNotFound:
                 return
             yield message
-            start = message.sequence + 1
+            seq, start_time = message.sequence + 1, None
 
     # Consumers
 
@@ -290,22 +319,24 @@ class Stream:
             yield name
 
 
-async def _merge(sources: list[AsyncIterator[StoredMsg]]) -> AsyncIterator[StoredMsg]:
+async def _merge(sources: list[AsyncGenerator[StoredMsg]]) -> AsyncGenerator[StoredMsg]:
     """Merge streams of messages ordered by sequence; a message in several of them comes once."""
     heap: list[tuple[int, int, StoredMsg]] = []
-    for index, source in enumerate(sources):
-        first = await anext(source, None)
-        if first is not None:
-            heap.append((first.sequence, index, first))
-    heapq.heapify(heap)
-    last = 0
-    while heap:
-        sequence, index, message = heap[0]
-        if sequence > last:
-            last = sequence
-            yield message
-        following = await anext(sources[index], None)
-        if following is None:
-            heapq.heappop(heap)
-        else:
-            heapq.heapreplace(heap, (following.sequence, index, following))
+    async with AsyncExitStack() as closing:
+        for index, source in enumerate(sources):
+            closing.push_async_callback(source.aclose)
+            first = await anext(source, None)
+            if first is not None:
+                heap.append((first.sequence, index, first))
+        heapq.heapify(heap)
+        last = 0
+        while heap:
+            sequence, index, message = heap[0]
+            if sequence > last:
+                last = sequence
+                yield message
+            following = await anext(sources[index], None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (following.sequence, index, following))
