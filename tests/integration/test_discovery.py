@@ -1,0 +1,86 @@
+"""Clusters: servers that announce each other, die, and leave in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import jetspark
+from helpers import eventually, unique
+from jetspark.connection import events as ev
+from jetspark.server import Cluster
+from recorder import Recorder
+
+if TYPE_CHECKING:
+    from jetspark.server import Server
+
+
+def node(cluster: Cluster, nc: jetspark.Connection) -> Server:
+    """The server that the connection is connected to."""
+    return next(server for server in cluster.servers if server.url == nc.connected_url)
+
+
+async def test_announced_servers_join_the_pool_unless_ignored(cluster: Cluster) -> None:
+    recorder = Recorder()
+    seed = cluster.urls[0]
+    async with (
+        jetspark.connect(seed, listener=recorder) as nc,
+        jetspark.connect(seed, ignore_discovered=True) as stubborn,
+    ):
+        assert sorted(nc.servers) == sorted(cluster.urls)
+        assert sorted(nc.discovered_servers) == sorted(cluster.urls[1:])
+        announced = recorder.of(ev.ServersDiscovered)
+        assert sorted(announced[0].servers) == sorted(url[len("nats://") :] for url in cluster.urls[1:])
+        assert recorder.names() == ["Connected", "ServersDiscovered"]
+        assert (stubborn.servers, stubborn.discovered_servers) == ([seed], [])
+
+
+async def test_force_reconnect_goes_to_another_server(cluster: Cluster) -> None:
+    async with jetspark.connect(cluster.urls, randomize=False) as nc:
+        visited = [nc.connected_url]
+        for _ in range(2):
+            await nc.force_reconnect()
+            visited.append(nc.connected_url)
+        assert sorted(map(str, visited)) == sorted(cluster.urls)
+
+
+async def test_clients_move_when_their_server_dies() -> None:
+    recorder = Recorder()
+    subject = unique("move")
+    with Cluster(2) as cluster:
+        async with (
+            jetspark.connect(cluster.urls[0], listener=recorder) as nc,
+            jetspark.connect(cluster.urls[1]) as other,
+        ):
+            sub = await nc.subscribe(subject)
+            await asyncio.to_thread(cluster.kill, 0)
+            # One seed only: the way out is what the cluster announced.
+            await recorder.wait(ev.Reconnected)
+            assert nc.connected_url == cluster.urls[1]
+            await nc.flush()
+            await other.publish(subject, b"x")
+            assert (await sub.next()).data == b"x"
+    names = recorder.names("ReconnectFailed")
+    assert names[:4] == ["Connected", "ServersDiscovered", "Disconnected", "Reconnected"]
+
+
+async def test_lame_duck_is_announced_before_the_server_leaves() -> None:
+    recorder = Recorder()
+    with Cluster(2, config='lame_duck_grace_period: "200ms"\nlame_duck_duration: "30s"') as cluster:
+        async with jetspark.connect(cluster.urls, randomize=False, listener=recorder) as nc:
+            sub = await nc.subscribe("x")
+            duck = node(cluster, nc)
+            assert duck.url == cluster.urls[0]
+            duck.signal_lame_duck()
+            news = await recorder.wait(ev.LameDuck)
+            assert news.server == duck.url.removeprefix("nats://")
+            # Still there, and still of use.
+            await nc.publish("x", b"before")
+            assert (await sub.next()).data == b"before"
+            await recorder.wait(ev.Reconnected)
+            assert nc.connected_url == cluster.urls[1]
+            await nc.publish("x", b"after")
+            assert (await sub.next()).data == b"after"
+            await eventually(lambda: not duck.running)
+    names = [name for name in recorder.names() if name in {"LameDuck", "Disconnected", "Reconnected"}]
+    assert names == ["LameDuck", "Disconnected", "Reconnected"]
