@@ -19,7 +19,9 @@ def ask(port: int, subject: str, body: Any) -> Any:
         file.readline()
         client.sendall(b'CONNECT {"verbose":false}\r\nSUB answer 1\r\n')
         client.sendall(b"PUB %s answer %d\r\n%s\r\n" % (subject.encode(), len(payload), payload))
-        size = int(file.readline().split()[-1])
+        # A new leader may take its time, and the server's PING then comes before the answer.
+        header = next(line for line in file if line.startswith(b"MSG "))
+        size = int(header.split()[-1])
         return json.loads(file.read(size))
 
 

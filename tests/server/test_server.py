@@ -46,7 +46,8 @@ class Wire:
         payload = b"" if body is None else json.dumps(body).encode()
         self._socket.sendall(b"SUB answer 1\r\nPUB %s answer %d\r\n" % (subject.encode(), len(payload)))
         self._socket.sendall(payload + b"\r\n")
-        size = int(self._file.readline().split()[-1])
+        header = next(line for line in self._file if line.startswith(b"MSG "))  # a PING may come first
+        size = int(header.split()[-1])
         answer = json.loads(self._file.read(size + 2))
         self._socket.sendall(b"UNSUB 1\r\n")
         return answer
