@@ -1,6 +1,7 @@
 """JetStream: contexts, streams, consumers, publishing."""
 
 from jetspark.jetstream.account import AccountInfo, AccountLimits, AccountTier, ApiStats
+from jetspark.jetstream.atomic_batch import AtomicBatch
 from jetspark.jetstream.cluster import ClusterInfo, DesiredCluster, DesiredOrigin, DesiredStatus, PeerInfo
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.consumer_config import (
@@ -49,6 +50,7 @@ __all__ = [
     "AccountTier",
     "AckPolicy",
     "ApiStats",
+    "AtomicBatch",
     "ClusterInfo",
     "Compression",
     "Consumer",

@@ -8,6 +8,7 @@ from jetspark.connection.nuid import next_nuid
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.api import Api
+from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.consumer_config import ConsumerConfig, consumer_create_request
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
@@ -265,6 +266,32 @@ class JetStream:
         if not ack.duplicate:
             raise ProtocolError(f"stream {ack.stream!r} stored the increment and counted nothing; needs 2.12")
         return (await (await self.get_stream(ack.stream)).counter(subject)).value
+
+    def atomic_batch(
+        self,
+        *,
+        hold: int = DEFAULT_HOLD,
+        max_messages: int = MAX_MESSAGES,
+        timeout: float | None = None,
+    ) -> AtomicBatch:
+        """A batch that is stored as a whole or not at all (2.12; needs ``allow_atomic``)::
+
+            async with js.atomic_batch() as batch:
+                await batch.publish("orders.1", b"...")
+                await batch.publish("stock.7", b"...")
+            print(batch.ack)
+
+        ``hold``: bytes of messages kept here before the first goes to the server (256 KiB; 0: send at once);
+        a batch that was begun there must not be idle for 10 seconds. ``max_messages``: refuse more than that
+        (1,000, the server's own limit). ``timeout``: seconds to wait for the first answer and for the commit
+        (default: the context's).
+        """
+        return AtomicBatch(
+            self._client,
+            hold=hold,
+            max_messages=max_messages,
+            timeout=self._api.timeout if timeout is None else timeout,
+        )
 
     def publisher(
         self,
