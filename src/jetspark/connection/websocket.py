@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jetspark._secret import Secret
@@ -84,6 +85,8 @@ class WebSocketCodec:
         for name, value in self._request_headers:
             request.headers[name] = value.reveal()
         self._protocol.send_request(request)
+        # The query may be an access key, and it is of no use any more.
+        self._protocol.uri = replace(self._protocol.uri, query="")
         return self.outgoing()
 
     def receive(self, data: bytes) -> bytes:
