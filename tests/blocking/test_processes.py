@@ -37,7 +37,7 @@ def spawn() -> Iterator[Spawn]:
             code = f"from jetspark import blocking\nURL = {server.url!r}\n" + textwrap.dedent(script)
             process = cleanup.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+                    [sys.executable, "-W", "error", "-c", code],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

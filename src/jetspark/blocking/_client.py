@@ -195,10 +195,10 @@ class EngineConnection(Connection):
             self._collect()
         super()._command(command)
 
-    def _flush_out(self) -> None:
+    def _flush_out(self, *, even_if_behind: bool = False) -> None:
         if self._outbox:
             self._collect()
-        super()._flush_out()
+        super()._flush_out(even_if_behind=even_if_behind)
 
     def _check_open(self) -> None:
         if self._closed or self._closing:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-One daemon thread a connection, started by the first call. ``run(coroutine)`` may be called by any number
-of threads: the coroutine becomes a task of the loop and the caller sleeps on a lock of its own until the
-task is done. An exception that hits the sleeping caller (Ctrl-C) cancels the task and goes on its way.
+One daemon thread a connection, started by the first call. ``run(function, ...)`` may be called by any
+number of threads: the coroutine becomes a task of the loop and the caller sleeps on a lock of its own until
+the task is done. An exception that hits the sleeping caller (Ctrl-C) cancels the task and goes on its way.
 
 No caller sleeps for ever: calls are registered, and whatever is left when the loop ends, even what it
 never got to start, fails with :class:`ConnectionClosed`.
@@ -16,15 +16,18 @@ is looked at first in every call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from jetspark.blocking import _process
 from jetspark.errors import ConnectionClosed, JetsparkError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,29 +37,30 @@ def closed_error() -> ConnectionClosed:
 
 
 class _Call(Generic[T]):
-    """A coroutine on its way through the loop and the caller that waits for it."""
+    """A function on its way through the loop and the caller that waits for its result."""
 
-    __slots__ = ("_coroutine", "_task", "done", "error", "value")
+    __slots__ = ("_cancelled", "_make", "_task", "done", "error", "value")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._coroutine = coroutine
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._make = make
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
         self.done = threading.Lock()
         self.done.acquire()
         self.value: T | None = None
         self.error: BaseException | None = None
 
     def start(self, engine: Engine) -> None:
-        if engine.is_stopped:
+        if engine.is_stopped or self._cancelled:
             engine._calls.discard(self)
             self.abandon()
-            return
-        self._task = asyncio.get_running_loop().create_task(self._run(engine))
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._run(engine))
 
     async def _run(self, engine: Engine) -> None:
         # The caller is woken from here and not by a callback of the task: that would be a loop turn later.
         try:
-            self.value = await self._coroutine
+            self.value = await self._make()
         except asyncio.CancelledError:
             # By Ctrl-C, then nobody looks at this any more, or because the engine stops.
             self.error = closed_error()
@@ -67,13 +71,12 @@ class _Call(Generic[T]):
             self.done.release()
 
     def cancel(self) -> None:
+        self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
     def abandon(self) -> None:
-        """The loop is gone: tell the caller, unless the call has ended after all."""
-        if self._task is None:
-            self._coroutine.close()
+        """It will never run, or never end: tell the caller."""
         self.error = closed_error()
         self.done.release()
 
@@ -102,23 +105,23 @@ class Engine:
         """Whether it takes no more calls."""
         return self._stopped
 
-    def run(
-        self, coroutine: Coroutine[Any, Any, T], *, cancel: bool = True, timeout: float | None = None
-    ) -> T:
-        """Run the coroutine in the loop and return its result, or raise what it raised.
+    def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the async function in the loop and return its result, or raise what it raised.
 
-        ``cancel``: whether an exception in the waiting thread, such as Ctrl-C, cancels the coroutine.
-        ``timeout``: seconds after which to give up waiting (TimeoutError), for use at exit.
+        The coroutine is made in the loop's thread, so an interrupted or refused call leaves none behind. An
+        exception in the waiting thread, such as Ctrl-C, cancels it.
         """
-        call = _Call(coroutine)
+        return self._wait(_Call(functools.partial(function, *args, **kwargs)))
+
+    def finish(self, function: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
+        """The same for what must not be cancelled half-way; TimeoutError when it takes too long."""
+        return self._wait(_Call(function), cancel=False, timeout=timeout)
+
+    def _wait(self, call: _Call[T], *, cancel: bool = True, timeout: float | None = None) -> T:
+        if self.pid != _process.pid:
+            raise _process.forked(self.pid)
         try:
-            if self.pid != _process.pid:
-                raise _process.forked(self.pid)
             self._submit(call)
-        except BaseException:
-            coroutine.close()
-            raise
-        try:
             if not call.done.acquire(timeout=-1 if timeout is None else timeout):
                 raise TimeoutError
         except BaseException:
@@ -161,12 +164,10 @@ class Engine:
             self._calls.add(call)
             self._loop.call_soon_threadsafe(call.start, self)
 
-    def _signal(self, function: Any) -> None:
-        try:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            pass  # the loop has ended by itself
+    def _signal(self, function: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(function)
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)

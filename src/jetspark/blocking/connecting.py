@@ -114,7 +114,7 @@ def connect(
         events.append(ListenerThread(listener))
     engine = Engine()
     try:
-        client = engine.run(_open(connecting))
+        client = engine.run(_open, connecting)
     except BaseException:
         engine.stop()
         for thread in events:

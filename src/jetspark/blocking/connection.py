@@ -16,7 +16,13 @@ from jetspark.blocking.subscription import Callback, Subscription
 from jetspark.connecting import Connection as AsyncConnection
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
-from jetspark.errors import InvalidArgument, JetsparkError, NoRespondersError, RequestTimeout
+from jetspark.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    JetsparkError,
+    NoRespondersError,
+    RequestTimeout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,7 +137,7 @@ class Connection:
         client._pub(subject, payload, reply, headers)
         if client.unyielded >= GIVE_WAY_AT:
             client.unyielded = 0
-            engine.run(client._give_way())
+            engine.run(client._give_way)
 
     # Subscribe
 
@@ -151,14 +157,13 @@ class Connection:
     ) -> Subscription:
         check_plain("callback", callback)
         sink = self._engine.run(
-            self._client.subscribe(
-                subject,
-                queue=queue,
-                callback=callback,  # type: ignore[arg-type]
-                max_messages=max_messages,
-                pending_messages_limit=pending_messages_limit,
-                pending_bytes_limit=pending_bytes_limit,
-            )
+            self._client.subscribe,
+            subject,
+            queue=queue,
+            callback=callback,  # type: ignore[arg-type]
+            max_messages=max_messages,
+            pending_messages_limit=pending_messages_limit,
+            pending_bytes_limit=pending_bytes_limit,
         )
         return Subscription(self._engine, cast("ThreadSubscription", sink))
 
@@ -173,7 +178,7 @@ class Connection:
         timeout: float | None = None,
         headers: HeadersLike | None = None,
     ) -> Msg:
-        answer = self._engine.run(self._client.request(subject, payload, timeout=timeout, headers=headers))
+        answer = self._engine.run(self._client.request, subject, payload, timeout=timeout, headers=headers)
         return cast("Msg", answer)  # the parser makes what ``_message_class`` says
 
     @documented_by(AsyncConnection.request_many)
@@ -216,11 +221,11 @@ class Connection:
 
     @documented_by(AsyncConnection.flush)
     def flush(self, timeout: float | None = None) -> None:
-        self._engine.run(self._client.flush(timeout))
+        self._engine.run(self._client.flush, timeout)
 
     @documented_by(AsyncConnection.rtt)
     def rtt(self, timeout: float | None = None) -> float:
-        return self._engine.run(self._client.rtt(timeout))
+        return self._engine.run(self._client.rtt, timeout)
 
     @documented_by(AsyncConnection.drain)
     def drain(self) -> None:
@@ -230,7 +235,7 @@ class Connection:
             return
         self._client.detach_caller()
         try:
-            ours = self._engine.run(self._drain())
+            ours = self._engine.run(self._drain)
         except JetsparkError:
             self._shut_down()
             raise
@@ -251,7 +256,8 @@ class Connection:
         if self._engine.is_foreign or self._engine.is_stopped:
             return
         # Never cancelled: Ctrl-C here interrupts the waiting, and the loop finishes what it has begun.
-        self._engine.run(self._client.close(), cancel=False)
+        with contextlib.suppress(ConnectionClosed):  # another thread was faster
+            self._engine.finish(self._client.close)
         self._shut_down()
 
     def _shut_down(self) -> None:
@@ -264,7 +270,7 @@ class Connection:
 
     @documented_by(AsyncConnection.force_reconnect)
     def force_reconnect(self) -> None:
-        self._engine.run(self._client.force_reconnect())
+        self._engine.run(self._client.force_reconnect)
 
     def __enter__(self) -> Connection:
         return self
@@ -298,4 +304,4 @@ def _close_at_exit() -> None:
         if engine.is_foreign or engine.is_stopped:
             continue
         with contextlib.suppress(JetsparkError, TimeoutError):
-            engine.run(connection._client.close(), timeout=max(0.0, deadline - time.monotonic()))
+            engine.finish(connection._client.close, max(0.0, deadline - time.monotonic()))

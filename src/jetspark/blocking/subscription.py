@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jetspark.blocking import _process
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.message import Msg
+from jetspark.connection.subscription import Sink
 from jetspark.connection.subscription import Subscription as AsyncSubscription
 from jetspark.errors import ConnectionClosed
 
@@ -22,8 +23,7 @@ Callback = Callable[[Msg], None]
 
 @mirrors(
     AsyncSubscription,
-    # The connection's side of it.
-    internal=("deliver", "ended", "refuse", "link_lost", "link_restored"),
+    internal=(*vars(Sink), "refuse"),  # the connection's side of it
     attributes=("subject", "queue"),
     note="Several threads may read one subscription; each message goes to exactly one of them.",
 )
@@ -52,7 +52,7 @@ class Subscription:
     def pending_bytes(self) -> int:
         # Settling the count is the loop's business while the loop runs.
         try:
-            return self._engine.run(self._pending_bytes())
+            return self._engine.run(self._pending_bytes)
         except ConnectionClosed:
             return self._sink.pending_bytes
 
@@ -102,7 +102,7 @@ class Subscription:
     def unsubscribe(self, limit: int = 0) -> None:
         if self._engine.is_foreign or (self._sink.closed and self._engine.is_stopped):
             return
-        self._engine.run(self._sink.unsubscribe(limit))
+        self._engine.run(self._sink.unsubscribe, limit)
 
     @documented_by(AsyncSubscription.drain)
     def drain(self) -> None:
@@ -111,7 +111,7 @@ class Subscription:
         if self._sink.closed:
             return
         self._sink.connection.detach_caller()
-        self._engine.run(self._sink.drain())
+        self._engine.run(self._sink.drain)
 
     def __enter__(self) -> Subscription:
         return self
