@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from jetspark.jetstream.pull_options import FetchOptions, PullOptions
 
 
-def status(code: int, description: str = "", *, left: tuple[int, int] | None = None, **headers: str) -> Status:
+def status(code: int, description: str = "", *, left: tuple[int, int] | None = None) -> Status:
     """A status as the server sends it; ``left`` are the pending headers."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    if left is not None:
-        named["Nats-Pending-Messages"] = str(left[0])
-        named["Nats-Pending-Bytes"] = str(left[1])
-    return Status(code, description, named)
+    if left is None:
+        return Status(code, description)
+    headers = {"Nats-Pending-Messages": str(left[0]), "Nats-Pending-Bytes": str(left[1])}
+    return Status(code, description, headers)
 
 
 HEARTBEAT = status(100, "Idle Heartbeat")

@@ -1,10 +1,10 @@
 """A model of how nats-server serves pull requests: just what a client can observe.
 
-Requests wait in a queue and are served in turn, one message each. ``n`` and ``b`` are what a request has left.
-A request whose bytes come out even vanishes without a word; one whose bytes do not suffice for the next message
-ends with a status; a full batch with bytes left ends with another. Everything that is sent goes through
-``outbox``, in order, as on a TCP connection. Each entry knows what it settles of what the client has outstanding
-(``settles``), so that a test can compare the client's books with the truth.
+Requests wait in a queue and are served in turn, one message each. ``n`` and ``b`` are what a request has
+left. A request whose bytes come out even vanishes without a word; one whose bytes do not suffice for the next
+message ends with a status; a full batch with bytes left ends with another. Everything that is sent goes
+through ``outbox``, in order, as on a TCP connection. Each entry knows what it settles of what the client has
+outstanding (``settles``), so that a test can compare the client's books with the truth.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from flow.flow_harness import HEARTBEAT, Sim, conclusions, pulls, warnings
 
+from flow.flow_harness import HEARTBEAT, Sim, conclusions, pulls, warnings
 from jetspark.jetstream import consume_errors as errors
 from jetspark.jetstream.flow_actions import ClearPin, Conclude, SendPull, Unsubscribe
 from jetspark.jetstream.pull_flow import BACKOFF_MAX, LATE_PAUSE, MAX_REQUESTS, State
@@ -112,6 +112,16 @@ def test_bytes_threshold_of_choice() -> None:
     sim, _ = consuming(max_bytes=1000, threshold_bytes=900)
     sim.receive(10, 1000)
     assert [pull.max_bytes for pull in pulls(sim.process(1, 100))] == [100]
+
+
+def test_a_request_whose_bytes_are_used_up_is_done_whatever_its_batch() -> None:
+    sim, _ = consuming(max_bytes=1000)
+    sim.receive(5, 500)
+    sim.process(5, 500)
+    assert sim.flow.outstanding_requests == 2
+    sim.receive(5, 500)
+    assert sim.flow.outstanding_requests == 1
+    assert sim.flow.pending_bytes == 1000
 
 
 def test_per_request_byte_cap_beside_max_messages() -> None:
@@ -266,12 +276,15 @@ def test_a_refusal_is_about_the_newest_request_and_takes_exactly_that() -> None:
 
 
 def test_a_refused_request_gives_back_what_was_booked_on_it() -> None:
-    sim, _ = consuming(max_messages=100)
+    sim, _ = consuming(max_messages=100, threshold_messages=100)
     sim.receive(60)
-    sim.process(60)  # outstanding: 40 of the first, 60 of the second
-    sim.receive(50)  # more than the first had: 10 are booked on the second, which is then refused
-    sim.status(409, "Exceeded MaxWaiting")
-    assert sim.flow.pending_messages == 50
+    assert [pull.batch for pull in pulls(sim.process(60))] == [60]  # will be refused: the limit is 40 now
+    sim.receive(20)
+    assert [pull.batch for pull in pulls(sim.process(20))] == [20]  # small enough, accepted
+    sim.receive(40)  # the rest of the first request and all of the third, booked on the first and second
+    told = sim.status(409, "Exceeded MaxRequestBatch of 40")
+    assert [pull.batch for pull in pulls(told)] == [40, 20]
+    assert sim.flow.pending_messages == 100
 
 
 @pytest.mark.parametrize("description", ["Leadership Change", "Server Shutdown"])
@@ -390,7 +403,9 @@ def test_max_request_batch_with_max_bytes_caps_the_nominal_batch() -> None:
 def test_a_message_larger_than_the_room_waits_for_room_without_a_loop() -> None:
     sim, _ = consuming(max_bytes=1000)
     sim.receive(1, 500)
-    assert [pull.max_bytes for pull in pulls(sim.status(409, "Message Size Exceeds MaxBytes", (1, 500)))] == []
+    assert [
+        pull.max_bytes for pull in pulls(sim.status(409, "Message Size Exceeds MaxBytes", (1, 500)))
+    ] == []
     assert [pull.max_bytes for pull in pulls(sim.process(1, 500))] == [1000]
 
 
@@ -491,9 +506,14 @@ def test_a_request_past_its_client_side_deadline_is_written_off() -> None:
 def test_disconnect_pauses_the_timer_and_stops_pulls() -> None:
     sim, _ = consuming(max_messages=10, expires=10.0)
     sim.receive(10)
+    sim.process(10)
+    assert sim.flow.outstanding_requests == 1
+    sim.receive(10)
+    sim.process(1)
     assert sim.disconnect() == []
+    assert sim.flow.outstanding_requests == 0
     assert sim.flow.next_deadline() is None
-    assert sim.process(10) == []
+    assert sim.process(9) == []
     assert sim.advance(3600.0) == []
 
 

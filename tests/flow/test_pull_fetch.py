@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from flow.flow_harness import Sim, conclusions, pulls, warnings
 
+from flow.flow_harness import Sim, conclusions, pulls, warnings
 from jetspark.jetstream import consume_errors as errors
 from jetspark.jetstream.flow_actions import ClearPin, Conclude, SendPull, Unsubscribe
 from jetspark.jetstream.pull_options import FetchOptions

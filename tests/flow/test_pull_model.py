@@ -1,7 +1,7 @@
 """The pull machine against a model server: random histories, exact books, no stall.
 
-To repeat a failure: hypothesis prints the steps and a ``@reproduce_failure`` line (``print_blob``); the whole run
-repeats with ``pytest --hypothesis-seed=N``, N being printed at the top of the failure report.
+To repeat a failure, put the ``@reproduce_failure`` line that hypothesis prints (``print_blob``) on the
+test class; to repeat a whole run, choose its seed beforehand with ``pytest --hypothesis-seed=N``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import hypothesis.strategies as st
-from flow.model_server import ModelServer
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flow.model_server import ModelServer
 from jetspark.jetstream.consume_errors import MissedHeartbeat
 from jetspark.jetstream.flow_actions import Conclude, SendPull, Warn
 from jetspark.jetstream.pull_flow import MAX_REQUESTS, PullFlow, State
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.flow_actions import Action
 
 SETTINGS = settings(
-    max_examples=50,
+    max_examples=80,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,
@@ -71,7 +71,7 @@ class PullMachine(RuleBasedStateMachine):
         self.pulls_since_time_moved = 0
         self.perform(self.flow.start(self.now))
 
-    # --- driver ------------------------------------------------------------------------------------
+    # --- driver ---------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -119,12 +119,14 @@ class PullMachine(RuleBasedStateMachine):
             if reading and self.connected:
                 self.read(1 << 30)
             self.perform(self.flow.on_timer(self.now))
+            due_next = self.flow.next_deadline()
+            assert due_next is None or due_next > self.now, "a timer that fires again and again"
             if reading and self.connected:
                 self.read(1 << 30)
             if self.now >= end:
                 return
 
-    # --- rules -------------------------------------------------------------------------------------
+    # --- rules ----------------------------------------------------------------------------------------
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=30))
     def publish(self, sizes: list[int]) -> None:
@@ -185,7 +187,7 @@ class PullMachine(RuleBasedStateMachine):
             self.reconnect()
         patience = HEARTBEAT + 0.1  # the longest backoff, and the time step of this test
         if self.server.lost != (0, 0) or self.apart:
-            # Requests that vanished without a word are found by the alarm, two heartbeats after the last sign.
+            # Requests that vanished without a word are found by the alarm, after two heartbeats.
             patience = 2 * HEARTBEAT + 0.1
         for _ in range(400):
             self.read(1 << 30)
@@ -201,7 +203,7 @@ class PullMachine(RuleBasedStateMachine):
             assert self.delivered > before, f"no message for {waited:.2f} s though the server has some"
         raise AssertionError("no end in sight")
 
-    # --- invariants --------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------
 
     @invariant()
     def the_machine_runs_on(self) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 
-from jetspark.errors import JetsparkError
 from jetspark.jetstream import consume_errors
 from jetspark.jetstream.statuses import TRAITS, Ends, Kind, Recovery, Severity, Status, classify
+
+if TYPE_CHECKING:
+    from jetspark.errors import JetsparkError
 
 ROWS = [
     # code, description, kind, severity, ends, recovery
@@ -17,16 +20,37 @@ ROWS = [
     (100, "FlowControl Request", Kind.FLOW_CONTROL, Severity.QUIET, Ends.NOTHING, Recovery.AT_ONCE),
     (199, "Something New", Kind.INFORMATION, Severity.QUIET, Ends.NOTHING, Recovery.AT_ONCE),
     (400, "Bad Request", Kind.BAD_REQUEST, Severity.ERROR, Ends.ONE, Recovery.FATAL),
-    (400, "Bad Request - heartbeat value too large", Kind.BAD_REQUEST, Severity.ERROR, Ends.ONE, Recovery.FATAL),
+    (
+        400,
+        "Bad Request - heartbeat value too large",
+        Kind.BAD_REQUEST,
+        Severity.ERROR,
+        Ends.ONE,
+        Recovery.FATAL,
+    ),
     (404, "No Messages", Kind.NO_MESSAGES, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
     (408, "Request Timeout", Kind.REQUEST_TIMEOUT, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
     (408, "Interest Expired", Kind.INTEREST_EXPIRED, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
     (408, "Requests Pending", Kind.REQUESTS_PENDING, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
-    (409, "Message Size Exceeds MaxBytes", Kind.MESSAGE_TOO_LARGE, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
+    (
+        409,
+        "Message Size Exceeds MaxBytes",
+        Kind.MESSAGE_TOO_LARGE,
+        Severity.QUIET,
+        Ends.ONE,
+        Recovery.AT_ONCE,
+    ),
     (409, "Batch Completed", Kind.BATCH_COMPLETED, Severity.QUIET, Ends.ONE, Recovery.AT_ONCE),
     (409, "Server Shutdown", Kind.SERVER_SHUTDOWN, Severity.WARNING, Ends.ALL, Recovery.AT_ONCE),
     (409, "Leadership Change", Kind.LEADERSHIP_CHANGE, Severity.WARNING, Ends.ALL, Recovery.AT_ONCE),
-    (409, "Exceeded MaxRequestBatch of 10", Kind.MAX_REQUEST_BATCH, Severity.WARNING, Ends.ONE, Recovery.BACK_OFF),
+    (
+        409,
+        "Exceeded MaxRequestBatch of 10",
+        Kind.MAX_REQUEST_BATCH,
+        Severity.WARNING,
+        Ends.ONE,
+        Recovery.BACK_OFF,
+    ),
     (
         409,
         "Exceeded MaxRequestExpires of 1s",
