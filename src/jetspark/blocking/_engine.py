@@ -117,6 +117,13 @@ class Engine:
         """The same for what must not be cancelled half-way; TimeoutError when it takes too long."""
         return self._wait(_Call(function), cancel=False, timeout=timeout)
 
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start it in the loop and wait for nothing; may be called by any thread, also by the loop's."""
+        if self.pid == _process.pid and not self._stopped:
+            call = _Call(function)
+            self._calls.add(call)  # keeps it alive
+            self._signal(functools.partial(call.start, self))
+
     def _wait(self, call: _Call[T], *, cancel: bool = True, timeout: float | None = None) -> T:
         if self.pid != _process.pid:
             raise _process.forked(self.pid)

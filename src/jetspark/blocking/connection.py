@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from jetspark.blocking import _process
 from jetspark.blocking._client import GIVE_WAY_AT, EngineConnection, ThreadSubscription
 from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
 from jetspark.connecting import Connection as AsyncConnection
 from jetspark.connection.requests import is_no_responders
@@ -216,6 +217,20 @@ class Connection:
     @documented_by(AsyncConnection.new_inbox)
     def new_inbox(self) -> str:
         return self._client.new_inbox()
+
+    # JetStream
+
+    @documented_by(AsyncConnection.jetstream)
+    def jetstream(
+        self,
+        *,
+        domain: str | None = None,
+        api_prefix: str | None = None,
+        timeout: float = 5.0,
+    ) -> JetStream:
+        return JetStream(
+            self._engine, self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
+        )
 
     # Flush, drain, close
 
