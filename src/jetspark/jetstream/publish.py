@@ -112,6 +112,12 @@ async def publish(
     retry_wait: float,
 ) -> PubAck:
     """See :meth:`jetspark.JetStream.publish`."""
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
+    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or retry_wait < 0:
+        raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
     all_headers = publish_headers(
         headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
     )
