@@ -99,13 +99,14 @@ def test_success_cleans_the_record() -> None:
     for _ in range(5):
         pool.failed(server, 0.0)
     server.auth_failures = 1
-    pool.succeeded(server)
+    pool.succeeded(server, 0.0)
     assert (server.failures, server.auth_failures, take(pool, 0.0)[1]) == (0, 0, 0.0)
 
 
 def test_a_lost_server_waits_a_random_moment_and_others_go_first() -> None:
     pool = make("a,b", jitter=0.5)
     lost = pool.servers[0]
+    pool.succeeded(lost, 0.0)
     pool.lost(lost, 10.0)
     server, wait = take(pool, 10.0)
     assert (server.url.host, wait) == ("b", 0.0)
@@ -115,6 +116,24 @@ def test_a_lost_server_waits_a_random_moment_and_others_go_first() -> None:
         assert 10.0 <= lost.not_before <= 10.15
         moments.add(lost.not_before)
     assert len(moments) > 40
+
+
+def test_a_server_that_drops_us_after_each_welcome_is_backed_off_from() -> None:
+    pool = make("a")
+    server, now, longest = pool.servers[0], 0.0, 0.0
+    for _ in range(60):
+        pool.succeeded(server, now)
+        now += 0.01
+        pool.lost(server, now)
+        wait = take(pool, now)[1]
+        assert wait <= 1.0
+        longest = max(longest, wait)
+        now += wait
+    assert longest > 0.5
+    # One life of decent length, and all is forgiven.
+    pool.succeeded(server, now)
+    pool.lost(server, now + 60)
+    assert take(pool, now + 60)[1] <= 0.1
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])

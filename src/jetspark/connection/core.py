@@ -284,7 +284,7 @@ class ConnectionCore:
             raise ConnectionClosed("closed while connecting")
         # It may have died since its PONG; nobody would hear of it once the callbacks are replaced.
         link.check_alive()
-        self._pool.succeeded(server)
+        self._pool.succeeded(server, self._loop.time())
         self._server = server
         self._ping_mark = -1
         link.limit_write_buffer(self.options.write_buffer_size)

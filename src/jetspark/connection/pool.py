@@ -26,6 +26,8 @@ class PooledServer:
     discovered: bool = False
     failures: int = 0
     auth_failures: int = 0
+    short_lives: int = 0
+    connected_at: float = 0.0
     not_before: float = 0.0
 
 
@@ -73,7 +75,10 @@ class ServerPool:
             self.remove(server)
             return
         self._rotate(server)
-        server.not_before = now + self.random.uniform(0, self.wait * (1 + self.jitter))
+        # A server that drops us right after each welcome is backed off from like one that refuses us.
+        short = now - server.connected_at < self.wait_max
+        server.short_lives = server.short_lives + 1 if short else 0
+        server.not_before = now + self.random.uniform(0, self._base(server.short_lives) * (1 + self.jitter))
 
     def failed(self, server: PooledServer, now: float) -> None:
         """An attempt failed: back off, and give the server up at ``max_failures`` in a row."""
@@ -82,17 +87,22 @@ class ServerPool:
             self.remove(server)
             return
         self._rotate(server)
-        base = min(self.wait_max, self.wait * float(2 ** min(server.failures - 1, 30)))
-        server.not_before = now + base * (1 + self.random.uniform(-self.jitter, self.jitter))
+        server.not_before = now + self._base(server.failures - 1) * (
+            1 + self.random.uniform(-self.jitter, self.jitter)
+        )
 
-    def succeeded(self, server: PooledServer) -> None:
-        """Connected: the record is clean again."""
+    def succeeded(self, server: PooledServer, now: float) -> None:
+        """Connected: the record of failures is clean again."""
         server.failures = server.auth_failures = 0
         server.not_before = 0.0
+        server.connected_at = now
 
     def remove(self, server: PooledServer) -> None:
         """Give a server up for good."""
         self.servers = [other for other in self.servers if other is not server]
+
+    def _base(self, doublings: int) -> float:
+        return min(self.wait_max, self.wait * float(2 ** min(doublings, 30)))
 
     def _rotate(self, server: PooledServer) -> None:
         if any(other is server for other in self.servers):
