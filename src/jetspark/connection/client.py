@@ -269,7 +269,9 @@ class Connection(ConnectionCore):
         """
         if self._closed or self._draining:
             return
-        self._check_open()
+        if self._closing:
+            await self.close()
+            return
         self._draining = True
         try:
             async with asyncio.timeout(self.options.drain_timeout):
@@ -285,6 +287,10 @@ class Connection(ConnectionCore):
             raise DrainTimeout(f"not drained within drain_timeout={self.options.drain_timeout:g}s") from None
         except ConnectionLost as error:
             self._last_error = error
+        except ConnectionClosed:
+            if not self._closing:
+                raise
+            # Somebody lost patience and called close.
         finally:
             await self.close()
             self._draining = False

@@ -237,7 +237,7 @@ class Subscription(Sink):
             if client._link is not None:
                 client._send_unsub(self)
                 # The PONG comes after every message the server had sent for us.
-                with contextlib.suppress(ConnectionLost):
+                with contextlib.suppress(ConnectionLost, ConnectionClosed):
                     await client.flush()
         finally:
             client._remove_sink(self)
