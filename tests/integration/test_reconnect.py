@@ -349,6 +349,19 @@ async def test_ipv6() -> None:
             assert nc.connected_url == f"nats://[::1]:{server.port}"
 
 
+async def test_a_cancelled_connect_leaves_nothing(mortal: Server) -> None:
+    mortal.suspend()
+    tasks, files = asyncio.all_tasks(), open_files()
+    for _ in range(5):
+        connecting = asyncio.ensure_future(jetspark.connect(mortal.url))
+        await eventually(lambda: open_files() > files)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await eventually(lambda: open_files() == files)
+    assert asyncio.all_tasks() == tasks
+
+
 async def test_close_during_reconnect(mortal: Server) -> None:
     recorder = Recorder()
     nc = await jetspark.connect(mortal.url, listener=recorder)
