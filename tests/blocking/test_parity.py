@@ -39,7 +39,9 @@ PENDING: set[str] = {
     "Consumer.fetch_bytes",
     "Consumer.fetch_no_wait",
     "Consumer.next",
+    "FastIngest",
     "JetStream.atomic_batch",
+    "JetStream.fast_ingest",
     "JetStream.publisher",
     "Publisher",
 }

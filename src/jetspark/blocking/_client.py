@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterator, Mapping
 
+    from jetspark.blocking._engine import Engine
     from jetspark.connection.options import ConnectOptions
 
 # A publishing thread lets the loop catch up after so many bytes: often enough to bound what is unsent, and
@@ -144,10 +145,13 @@ class EngineConnection(Connection):
 
     _subscription_class = ThreadSubscription
 
-    def __init__(self, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, engine: Engine, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(options, jetstream_defaults)
         self._message_class = Msg
-        self.pid = _process.pid
+        self.engine = engine
+        self.pid = engine.pid
         self._thread = get_ident()
         self._workers: list[threading.Thread] = []
         self._outbox: list[bytes] = []
@@ -155,12 +159,20 @@ class EngineConnection(Connection):
         self._outbox_count = 0
         self._outbox_lock = threading.Lock()
         # Bytes published by threads since one of them last waited for the loop.
-        self.unyielded = 0
+        self._unyielded = 0
+
+    def give_way(self) -> None:
+        """For threads, after publishing: wait for the loop when much was published, and for a slow server."""
+        if self._unyielded >= GIVE_WAY_AT:
+            self._unyielded = 0
+            self.engine.run(self._give_way)
 
     def _send(self, pieces: tuple[bytes, ...], size: int) -> None:
         if get_ident() == self._thread:
             super()._send(pieces, size)
             return
+        if self.pid != _process.pid:
+            raise _process.forked(self.pid)
         if self._link is None:
             self._check_open()
             total = self._out_size + self._outbox_size + size
@@ -172,7 +184,7 @@ class EngineConnection(Connection):
             self._outbox_count += 1
             # Again and again: a wake-up lost to Ctrl-C right here must not keep later publishes back.
             wake = self._outbox_count % 256 == 1
-            self.unyielded += size
+            self._unyielded += size
         if wake:
             try:
                 self._loop.call_soon_threadsafe(self._collect)

@@ -114,7 +114,7 @@ def connect(
         events.append(ListenerThread(listener))
     engine = Engine()
     try:
-        client = engine.run(_open, connecting)
+        client = engine.run(_open, engine, connecting)
     except BaseException:
         engine.stop()
         for thread in events:
@@ -123,7 +123,7 @@ def connect(
     return Connection(engine, client, events[0] if events else None)
 
 
-async def _open(connecting: Connecting) -> EngineConnection:
-    client = EngineConnection(connecting._options, connecting._jetstream_options)
+async def _open(engine: Engine, connecting: Connecting) -> EngineConnection:
+    client = EngineConnection(engine, connecting._options, connecting._jetstream_options)
     await client._connect_first()
     return client

@@ -10,7 +10,6 @@ import weakref
 from typing import TYPE_CHECKING, cast
 
 from jetspark.blocking import _process
-from jetspark.blocking._client import GIVE_WAY_AT, EngineConnection, ThreadSubscription
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from jetspark.blocking._client import EngineConnection, ThreadSubscription
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import ListenerThread
     from jetspark.blocking.message import Msg
@@ -131,14 +131,9 @@ class Connection:
         reply: str = "",
         headers: HeadersLike | None = None,
     ) -> None:
-        engine = self._engine
-        if engine.pid != _process.pid:
-            raise _process.forked(engine.pid)
         client = self._client
         client._pub(subject, payload, reply, headers)
-        if client.unyielded >= GIVE_WAY_AT:
-            client.unyielded = 0
-            engine.run(client._give_way)
+        client.give_way()
 
     # Subscribe
 
