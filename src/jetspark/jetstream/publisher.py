@@ -26,7 +26,7 @@ from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
-from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.wire.headers import encode_headers
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.client import Connection
+    from jetspark.jetstream.schedule import Schedule
 
 DEFAULT_WINDOW = 4000
 
@@ -83,7 +84,8 @@ class Publisher(Sink):
         self._ack_timeout = float(ack_timeout)
         self._retry = retry
         self._serial = 0
-        self._pending: dict[str, asyncio.Future[PubAck]] = {}
+        # By token: the future, and the subject for errors that name it.
+        self._pending: dict[str, tuple[asyncio.Future[PubAck], str]] = {}
         self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
         self._marks: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -92,6 +94,7 @@ class Publisher(Sink):
         self._failures = 0
         self._first_failure: JetsparkError | None = None
         self._open = False
+        self._ended_by: JetsparkError | None = None
 
     @property
     def pending(self) -> int:
@@ -131,27 +134,36 @@ class Publisher(Sink):
         msg_id: str | None = None,
         expect: Expect | None = None,
         ttl: float | str | None = None,
+        schedule: Schedule | None = None,
     ) -> asyncio.Future[PubAck]:
         """Send a message and return the future of its ack; waits while the window is full.
 
         The options are those of ``js.publish``.
         """
         if not self._open:
-            raise ConnectionClosed("the publisher is not open; use it with 'async with'")
+            raise ConnectionClosed(self._why_closed())
         while len(self._pending) >= self._window:
             await self._wait_below(self._window)
             if not self._open:
-                raise ConnectionClosed("the publisher was closed while waiting for room in its window")
+                raise ConnectionClosed(self._why_closed())
         block: bytes | None = None
-        if headers is not None or expect is not None or ttl is not None or msg_id is not None:
-            typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+        if (
+            headers is not None
+            or msg_id is not None
+            or expect is not None
+            or ttl is not None
+            or schedule is not None
+        ):
+            typed = publish_headers(
+                headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+            )
             block = None if typed is None else encode_headers(typed)
         self._serial += 1
         token = str(self._serial)
         client = self.client
         client._pub(subject, data, self._base + token, block, own_reply=True)
         future: asyncio.Future[PubAck] = client._loop.create_future()
-        self._pending[token] = future
+        self._pending[token] = (future, subject)
         self._stats.published += 1
         if self._retry and msg_id is not None:
             self._resend[token] = (subject, data, block)
@@ -177,16 +189,17 @@ class Publisher(Sink):
         acked = 0
         for message in items:
             token = message.subject[cut:]
-            future = pending.get(token)
-            if future is None:
+            flight = pending.get(token)
+            if flight is None:
                 continue  # expired, or a second ack of a message sent again
             if message._header is not None and is_no_responders(message):
-                self._no_stream(token)
+                self._refused(token, NoStreamResponse(flight[1]), again=True)
                 continue
             try:
                 ack = decode(message.data)
             except JetsparkError as error:
-                self._fail(token, error)
+                # Such as "this msg_id is in process": what we sent before the link broke is still on its way.
+                self._refused(token, error, again=isinstance(error, ApiError) and error.retryable)
                 continue
             del pending[token]
             if resend:
@@ -194,6 +207,7 @@ class Publisher(Sink):
             acked += 1
             if ack.duplicate:
                 self._stats.duplicates += 1
+            future = flight[0]
             if not future.done():  # the user may have cancelled it
                 future.set_result(ack)
         self._stats.acked += acked
@@ -210,27 +224,43 @@ class Publisher(Sink):
         for token in list(self._resend):
             self._send_again(token)
 
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        for token in [token for token, flight in self._pending.items() if flight[1] == subject]:
+            self._fail(token, error)
+        self._wake()
+
     def ended(self, error: JetsparkError | None) -> None:
         self._close(error or ConnectionClosed("the connection was closed before the ack came"))
 
     # Internals
+
+    def _why_closed(self) -> str:
+        if self._ended_by is None:
+            return "the publisher is not open; use it with 'async with'"
+        return f"the publisher is closed: {self._ended_by}"
 
     def _send_again(self, token: str) -> None:
         flight = self._resend.get(token)
         if flight is None or self.client._link is None:
             return  # acked meanwhile; or down again, then link_restored comes
         subject, data, block = flight
-        self.client._pub(subject, data, self._base + token, block, own_reply=True)
+        try:
+            self.client._pub(subject, data, self._base + token, block, own_reply=True)
+        except JetsparkError as error:
+            # The server connected now takes less than the one before.
+            self._fail(token, error)
+            self._wake()
+            return
         self._stats.resent += 1
 
-    def _no_stream(self, token: str) -> None:
-        if token in self._resend:
+    def _refused(self, token: str, error: JetsparkError, *, again: bool) -> None:
+        if again and token in self._resend:
             self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, token)
         else:
-            self._fail(token, NoStreamResponse("the message's subject"))
+            self._fail(token, error)
 
     def _fail(self, token: str, error: JetsparkError) -> None:
-        future = self._pending.pop(token)
+        future, _ = self._pending.pop(token)
         self._resend.pop(token, None)
         self._stats.failed += 1
         self._failures += 1
@@ -281,6 +311,7 @@ class Publisher(Sink):
         if not self._open:
             return
         self._open = False
+        self._ended_by = error
         if self._timer is not None:
             self._timer.cancel()
         self.client._remove_sink(self)
