@@ -34,9 +34,13 @@ class Headers:
         if isinstance(initial, Headers):
             self._pairs = list(initial._pairs)
             return
+        if isinstance(initial, str | bytes) or not isinstance(initial, Iterable):
+            raise InvalidArgument(
+                "headers", initial, "must be a mapping of names to values, or an iterable of pairs"
+            )
         for name, value in initial.items() if isinstance(initial, Mapping) else initial:
-            if isinstance(value, str):
-                self.add(name, value)
+            if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+                self.add(name, value)  # type: ignore[arg-type]  # refuses what is no str
             else:
                 for one in value:
                     self.add(name, one)
