@@ -1,17 +1,24 @@
-"""Clusters: servers that announce each other, die, and leave in order."""
+"""Clusters: servers that announce each other, die, and leave in order; and one that lies."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from typing import TYPE_CHECKING
+
+import pytest
 
 import jetspark
 from helpers import eventually, unique
 from jetspark.connection import events as ev
+from jetspark.errors import ProtocolError
 from jetspark.server import Cluster
 from recorder import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from jetspark.server import Server
 
 
@@ -87,3 +94,65 @@ async def test_lame_duck_is_announced_before_the_server_leaves() -> None:
             await eventually(lambda: not duck.running)
     names = [name for name in recorder.names() if name in {"LameDuck", "Disconnected", "Reconnected"}]
     assert names == ["LameDuck", "Disconnected", "Reconnected"]
+
+
+class HostileServer:
+    """Shakes hands, then answers a publish with what it is told to and hangs up: no real server does that."""
+
+    def __init__(self, info: dict[str, object], *after: bytes) -> None:
+        self.greeting = (
+            b"INFO " + json.dumps({"server_id": "H", "max_payload": 1000, **info}).encode() + b"\r\n"
+        )
+        # One for each connection; the one after them is left open.
+        self.after = list(after)
+        self.url = ""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.greeting)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"PING\r\n")
+            writer.write(b"PONG\r\n")
+            if self.after:
+                await reader.readuntil(b"PUB go 0\r\n\r\n")
+                writer.write(self.after.pop(0))
+            else:
+                await reader.read()
+        writer.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[HostileServer]:
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with listener:
+            yield self
+
+
+async def test_nonsense_in_the_gossip_does_not_end_the_reconnecting() -> None:
+    nonsense = ["a..b:1", "x" * 70 + ":1", "http://evil/", "u:p@host:1", "[::1", "", "host:99999", "\u2028:1"]
+    recorder = Recorder()
+    async with (
+        HostileServer({"connect_urls": nonsense}, b"").running() as hostile,
+        jetspark.connect(hostile.url, listener=recorder, max_reconnects=1000) as nc,
+    ):
+        await nc.publish("go")
+        await recorder.wait(ev.Reconnected)
+        assert nc.connected_url == hostile.url
+        assert all("evil" not in server and "u:p" not in server for server in nc.servers)
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"HELLO\r\n", b"MSG x 1 -5\r\n", b"MSG x 1 99999999999\r\n", b"INFO {\r\n", b"\x00" * 100_000]
+)
+async def test_rubbish_on_the_wire_costs_the_link_and_not_the_connection(rubbish: bytes) -> None:
+    recorder = Recorder()
+    async with (
+        HostileServer({}, rubbish).running() as hostile,
+        jetspark.connect(hostile.url, listener=recorder) as nc,
+    ):
+        await nc.publish("go")
+        await recorder.wait(ev.Reconnected)
+        lost = recorder.of(ev.Disconnected)[0]
+        assert isinstance(lost.error, ProtocolError)
+        assert lost.server in str(lost.error)
+        assert nc.is_connected
+    assert recorder.names() == ["Connected", "Disconnected", "Reconnected", "Closed"]

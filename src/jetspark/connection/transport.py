@@ -72,12 +72,18 @@ class Link(asyncio.Protocol):
                 self._raw_write(self._codec.outgoing())
             events = self.parser.feed(data)
         except JetsparkError as error:
-            self.abort(error)
+            self.abort(self._named(error))
             return
         if events:
             self.on_events(events)
         if self.parser.error is not None:
-            self.abort(self.parser.error)
+            self.abort(self._named(self.parser.error))
+
+    def _named(self, error: JetsparkError) -> JetsparkError:
+        """The error with the server in its text; the parser does not know where its bytes come from."""
+        if self.url.hostport in str(error):
+            return error
+        return ProtocolError(f"{self.url.hostport} broke the protocol: {error}")
 
     def eof_received(self) -> bool:
         return False
