@@ -14,6 +14,8 @@ from jetspark.jetstream.consumer_config import (
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause, PriorityGroupState, SequenceInfo
 from jetspark.jetstream.context import JetStream
 from jetspark.jetstream.counter import CounterValue
+from jetspark.jetstream.fast_flow import FastIngestBroken, IngestGap
+from jetspark.jetstream.fast_ingest import FastIngest
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import Expect
 from jetspark.jetstream.publisher import Publisher, PublisherStats, PublishFailed
@@ -68,6 +70,9 @@ __all__ = [
     "Duration",
     "Expect",
     "External",
+    "FastIngest",
+    "FastIngestBroken",
+    "IngestGap",
     "JetStream",
     "LostStreamData",
     "PeerInfo",
