@@ -159,8 +159,8 @@ class AtomicBatch(Sink):
             raise InvalidArgument(
                 "batch",
                 self._count + 1,
-                f"exceeds max_messages={self._max_messages}: commit and begin another batch (a server takes "
-                "1000 unless max_batch_size in its jetstream limits says otherwise)",
+                f"exceeds max_messages={self._max_messages}, as does a server's limit of 1000: commit this batch "
+                "and begin another",
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)

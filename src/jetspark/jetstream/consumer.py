@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jetspark.errors import InvalidArgument
+from jetspark.jetstream.consume import (
+    Consume,
+    ConsumeBatches,
+    ConsumeCallback,
+    ErrorListener,
+    Handler,
+)
+from jetspark.jetstream.consume_errors import PushConsumerError
+from jetspark.jetstream.consumer_config import AckPolicy, PriorityPolicy
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.fetch import Fetch, Stash
+from jetspark.jetstream.pull import PullSink, PullTarget
+from jetspark.jetstream.pull_options import FetchOptions, PullOptions
 from jetspark.jetstream.validation import check_name
 
 if TYPE_CHECKING:
@@ -13,6 +25,7 @@ if TYPE_CHECKING:
 
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.message import Message
 
 
 class Consumer:
@@ -21,6 +34,15 @@ class Consumer:
     def __init__(self, js: JetStream, info: ConsumerInfo) -> None:
         self._js = js
         self._info = info
+        config = info.config
+        self._target = PullTarget(
+            js._client,
+            js._api.subject(f"CONSUMER.MSG.NEXT.{info.stream_name}.{info.name}"),
+            acks=config.ack_policy != AckPolicy.NONE,
+            api_timeout=js._api.timeout,
+            pinned=config.priority_policy == PriorityPolicy.PINNED_CLIENT,
+        )
+        self._stash = Stash(self._target, config.ack_wait)
 
     @property
     def name(self) -> str:
@@ -81,3 +103,213 @@ class Consumer:
         response = await self._js._api.request(f"CONSUMER.RESET.{self.stream_name}.{self.name}", body)
         self._info = ConsumerInfo.from_wire(response)
         return self._info
+
+    # Pull (ADR-37 'Operations')
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        no_wait: bool = False,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+    ) -> Fetch:
+        """Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.
+
+        It ends when ``max_messages`` or ``max_bytes`` are there (at least one is required) or after
+        ``expires`` seconds (30), with what came until then; nothing is an empty batch. ``no_wait``: what is
+        there now; with ``expires`` it waits that long for a first message. ``idle_heartbeat``: seconds of
+        silence after which the server must send a heartbeat (default: on when ``expires`` is above 30; at
+        most half of it). ``group``, ``min_pending``, ``min_ack_pending``, ``priority``: priority groups
+        (2.11, 2.12). The consumer's max_request_batch, max_request_expires and max_request_max_bytes limit
+        a request.
+        """
+        self._check_pull()
+        options = FetchOptions(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            no_wait=no_wait,
+            idle_heartbeat=idle_heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        return Fetch(self._target, options, self._stash)
+
+    def fetch_bytes(
+        self, max_bytes: int, *, expires: float | None = None, idle_heartbeat: float | None = None
+    ) -> Fetch:
+        """Get messages of at most ``max_bytes`` bytes in all, as the server counts them; see ``fetch``."""
+        return self.fetch(max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat)
+
+    def fetch_no_wait(self, max_messages: int) -> Fetch:
+        """Get at most ``max_messages`` of those that are there now; see ``fetch``."""
+        return self.fetch(max_messages, no_wait=True)
+
+    async def next(
+        self,
+        expires: float | None = None,
+        *,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+    ) -> Message | None:
+        """Get one message, or None when none came within ``expires`` seconds (30).
+
+        The request is sent now and ends with the call. Cancelling it loses no message. Raises what ends the
+        request otherwise: consumer deleted, missed heartbeats, a limit of the consumer.
+        """
+        batch = await self.fetch(
+            1,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        return batch[0] if batch else None
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[False] = False,
+        callback: None = None,
+        concurrency: int = 1,
+    ) -> Consume: ...
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[True],
+        callback: None = None,
+        concurrency: int = 1,
+    ) -> ConsumeBatches: ...
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[False] = False,
+        callback: Handler,
+        concurrency: int = 1,
+    ) -> ConsumeCallback: ...
+
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: bool = False,
+        callback: Handler | None = None,
+        concurrency: int = 1,
+    ) -> Consume | ConsumeBatches | ConsumeCallback:
+        """Receive messages continuously, with a buffer that refills itself while you work.
+
+        Use it with ``async with``; iterate it, or give a ``callback`` (async or not; ``concurrency`` of them
+        at a time). ``batches=True`` yields lists instead of single messages.
+
+        ``max_messages``: size of the buffer (500). ``max_bytes``: its size in bytes instead; they exclude
+        each other. ``threshold_messages``, ``threshold_bytes``: refill when so much or less is left (half).
+        ``max_bytes_per_request``: with ``max_messages``, bytes that one request may bring. ``expires``:
+        seconds a single request lives on the server (30, at least 1). ``idle_heartbeat``: seconds of silence
+        after which the server sends a heartbeat (half of ``expires``, 0.5 to 30); none for twice as long is
+        a warning and a new request. ``stop_after``: end after so many messages. ``group``, ``min_pending``,
+        ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12). ``on_error``: called with warnings,
+        with failures of the callback, and with the error that ends it.
+
+        It survives reconnects, leader changes and server restarts by itself.
+        """
+        self._check_pull()
+        options = PullOptions(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+
+        def make_sink(tell: ErrorListener) -> PullSink:
+            return PullSink(self._target, options, tell)
+
+        if callback is not None:
+            if batches:
+                raise InvalidArgument(
+                    "batches", batches, "goes with iteration; a callback gets single messages"
+                )
+            return ConsumeCallback(make_sink, on_error, callback, concurrency)
+        if concurrency != 1:
+            raise InvalidArgument("concurrency", concurrency, "goes with callback")
+        return (ConsumeBatches if batches else Consume)(make_sink, on_error)
+
+    def _check_pull(self) -> None:
+        if self._info.config.is_push:
+            raise PushConsumerError(409, "Consumer is push based")

@@ -1,0 +1,69 @@
+"""The ack reply subject of a delivered message (ADR-15 'JSAck') and what it tells."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jetspark.errors import JetsparkError
+from jetspark.jetstream.values import Timestamp
+
+
+class NotJetStreamMessage(JetsparkError):
+    """The message was not delivered by a JetStream consumer: its reply is no ack subject."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(
+            f"reply {reply!r} is not a JetStream ack subject ($JS.ACK with 9 tokens, or 11 and more): "
+            "the message comes from core NATS, or from a consumer with ack policy none behind a re-mapping"
+        )
+        self.reply = reply
+
+
+class SequencePair(msgspec.Struct, frozen=True):
+    """Where a message stands in its consumer and in its stream."""
+
+    consumer: int
+    stream: int
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says of a delivery."""
+
+    stream: str
+    consumer: str
+    sequence: SequencePair
+    num_delivered: int
+    """1 for the first delivery, more for redeliveries."""
+    num_pending: int
+    """Messages of the consumer that were not yet delivered when this one was."""
+    timestamp: Timestamp
+    """When the server stored the message, to the nanosecond."""
+    domain: str = ""
+    """JetStream domain; empty when there is none (``_`` on the wire)."""
+
+
+def parse_ack_reply(reply: str) -> Metadata:
+    """Read v1 (9 tokens) and v2 (11 and more; further ones are ignored) replies."""
+    tokens = reply.split(".")
+    count = len(tokens)
+    if tokens[0] != "$JS" or count < 9 or count == 10 or tokens[1] != "ACK":
+        raise NotJetStreamMessage(reply)
+    domain = ""
+    first = 2
+    if count > 9:
+        domain = "" if tokens[2] == "_" else tokens[2]
+        first = 4
+    numbers = tokens[first + 2 : first + 7]
+    # isascii: int() alone would take digits of any script, signs and underscores.
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise NotJetStreamMessage(reply)
+    delivered, stream_seq, consumer_seq, timestamp, pending = map(int, numbers)
+    return Metadata(
+        stream=tokens[first],
+        consumer=tokens[first + 1],
+        sequence=SequencePair(consumer_seq, stream_seq),
+        num_delivered=delivered,
+        num_pending=pending,
+        timestamp=Timestamp.from_ns(timestamp),
+        domain=domain,
+    )

@@ -1,0 +1,238 @@
+"""``consume`` (ADR-37 'Consume'): a buffer that refills itself, as an iterator or for a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.jetstream.consume_errors import ConsumeError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jetspark.jetstream.message import Message
+    from jetspark.jetstream.pull import PullSink
+
+logger = logging.getLogger("jetspark")
+
+Handler = Callable[[Any], "Awaitable[None] | None"]
+ErrorListener = Callable[[JetsparkError], Any]
+
+
+class HandlerFailed(ConsumeError):
+    """The callback of a ``consume`` raised. The message stays un-acked; consuming goes on.
+
+    ``error`` is what it raised, ``message`` what it was called with.
+    """
+
+    def __init__(self, error: BaseException, message: Any) -> None:
+        super().__init__(
+            f"callback raised {type(error).__name__} on a message of {message.subject!r}: {error}"
+        )
+        self.error = error
+        self.message = message
+
+
+class ConsumeBase:
+    """What both forms share: start at ``async with``, stop or drain, one end.
+
+    Leaving the block stops: nothing more is pulled, and what is buffered is dropped and delivered again
+    after ack_wait. Call ``drain`` first to let the iterator or the callback have it.
+    """
+
+    def __init__(
+        self, make_sink: Callable[[ErrorListener], PullSink], on_error: ErrorListener | None
+    ) -> None:
+        self._make_sink = make_sink
+        self._on_error = on_error
+        self._sink: PullSink | None = None
+        self._raised = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is pulled: stopped, drained, or ended by an error."""
+        return self._sink is not None and self._sink.done
+
+    @property
+    def pending(self) -> int:
+        """Messages buffered and not yet handed out."""
+        return 0 if self._sink is None else len(self._sink.buffer)
+
+    async def __aenter__(self) -> Self:
+        if self._sink is not None:
+            raise InvalidArgument("consume", self, "can be entered once; call consumer.consume() again")
+        self._sink = self._make_sink(self._tell)
+        self._sink.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End now. What is buffered is dropped; the server delivers it again after ack_wait."""
+        self._started().stop()
+
+    async def drain(self) -> None:
+        """Pull no more; what has arrived is still handed out, then the iteration ends.
+
+        Returns at once. Acks work until the connection is closed.
+        """
+        self._started().drain()
+
+    def _started(self) -> PullSink:
+        if self._sink is None:
+            raise InvalidArgument(
+                "consume", self, "not started; use 'async with consumer.consume() as messages'"
+            )
+        return self._sink
+
+    def _tell(self, error: JetsparkError) -> None:
+        if self._on_error is None:
+            return
+        try:
+            self._on_error(error)
+        except Exception:
+            logger.exception("the error listener raised")
+
+    def _end(self, sink: PullSink) -> JetsparkError | None:
+        """The error to raise at the end, once; None when the end was asked for."""
+        if sink.error is None or sink.closed_by_user or self._raised:
+            return None
+        self._raised = True
+        self._tell(sink.error)
+        return sink.error
+
+
+class Consume(ConsumeBase):
+    """Messages one by one: ``async with consumer.consume() as messages: async for message in messages``.
+
+    Warnings (missed heartbeats, limits, leader changes) go to ``on_error`` and the log; consuming goes on.
+    What it can't recover from (consumer deleted, a push consumer) is raised behind the last message.
+    """
+
+    def __aiter__(self) -> Self:
+        self._started()
+        return self
+
+    async def __anext__(self) -> Message:
+        sink = self._sink
+        if sink is None:
+            sink = self._started()
+        buffer = sink.buffer
+        while not buffer:
+            sink.report()
+            if sink.done:
+                error = self._end(sink)
+                if error is not None:
+                    raise error
+                raise StopAsyncIteration
+            await sink.wait()
+        message = buffer.popleft()
+        if len(buffer) <= sink.mark:
+            sink.report()
+        return message  # type: ignore[no-any-return]
+
+
+class ConsumeBatches(ConsumeBase):
+    """Messages in lists, as they arrived: for code that works on many at a time."""
+
+    def __aiter__(self) -> Self:
+        self._started()
+        return self
+
+    async def __anext__(self) -> list[Message]:
+        sink = self._sink
+        if sink is None:
+            sink = self._started()
+        buffer = sink.buffer
+        while not buffer:
+            sink.report()
+            if sink.done:
+                error = self._end(sink)
+                if error is not None:
+                    raise error
+                raise StopAsyncIteration
+            await sink.wait()
+        batch = list(buffer)
+        buffer.clear()
+        wanted = sink.flow.deliverable
+        if len(batch) > wanted:
+            del batch[wanted:]
+        sink.report()
+        return batch
+
+
+class ConsumeCallback(ConsumeBase):
+    """Messages to a callback, async or not; ``concurrency`` of them at a time.
+
+    With concurrency 1 they come in order, one after the other. Await ``wait`` for the end.
+    """
+
+    def __init__(
+        self,
+        make_sink: Callable[[ErrorListener], PullSink],
+        on_error: ErrorListener | None,
+        callback: Handler,
+        concurrency: int,
+    ) -> None:
+        super().__init__(make_sink, on_error)
+        if not callable(callback):
+            raise InvalidArgument("callback", callback, "must be a function that takes a message")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidArgument("concurrency", concurrency, "must be a positive integer")
+        self._callback = callback
+        self._concurrency = concurrency
+        self._workers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        loop = asyncio.get_running_loop()
+        self._workers = [
+            loop.create_task(self._work(self._started()), name=f"jetspark-consume-{number}")
+            for number in range(self._concurrency)
+        ]
+        return self
+
+    async def stop(self) -> None:
+        """End now. What is buffered is dropped; callbacks under way are finished."""
+        await super().stop()
+        await self._finish_workers()
+
+    async def wait(self) -> None:
+        """Wait for the end: ``stop``, ``drain`` or ``stop_after`` reached; raises what ended it otherwise."""
+        await self._finish_workers()
+        error = self._end(self._started())
+        if error is not None:
+            raise error
+
+    async def _finish_workers(self) -> None:
+        # A callback may stop its own consume: then it can't wait for itself.
+        others = [worker for worker in self._workers if worker is not asyncio.current_task()]
+        if others:
+            await asyncio.wait(others)
+
+    async def _work(self, sink: PullSink) -> None:
+        buffer, callback = sink.buffer, self._callback
+        while True:
+            while buffer:
+                message = buffer.popleft()
+                if len(buffer) <= sink.mark:
+                    sink.report()
+                try:
+                    result = callback(message)
+                    if result is not None and inspect.isawaitable(result):
+                        await result
+                except Exception as error:
+                    failure = HandlerFailed(error, message)
+                    logger.warning("%s", failure, exc_info=error)
+                    self._tell(failure)
+            sink.report()
+            if sink.done:
+                return
+            await sink.wait()

@@ -1,0 +1,137 @@
+"""A message delivered by a consumer, and its acks (ADR-15 'Ack Handling')."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jetspark.connection.core import FLUSH_AT
+from jetspark.connection.message import MsgBase
+from jetspark.errors import InvalidArgument
+from jetspark.jetstream.ack_reply import Metadata, NotJetStreamMessage, parse_ack_reply
+from jetspark.jetstream.values import to_nanoseconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from jetspark.connection.client import Connection
+
+ACK = b"+ACK"
+PROGRESS = b"+WPI"
+_ACK_LINE = b" 4\r\n+ACK\r\n"
+
+
+class AckOwner(Protocol):
+    """What a message needs of its consumer: the connection, and whether acks mean anything."""
+
+    client: Connection
+    acks: bool
+    api_timeout: float
+
+
+class MessageBase(MsgBase, eq=False, gc=False):
+    """What delivered messages of both faces of the API have in common."""
+
+    _acked: bool = False
+    _metadata: Metadata | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """Stream and consumer, sequences, delivery count, time; read from the reply at first use.
+
+        Raises :class:`NotJetStreamMessage` when the reply is no ack subject.
+        """
+        metadata = self._metadata
+        if metadata is None:
+            metadata = self._metadata = parse_ack_reply(self.reply)
+        return metadata
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether a terminal ack (ack, nak, term) was sent for this delivery."""
+        return self._acked
+
+    def _wants_ack(self, body: bytes, *, terminal: bool) -> bool:
+        """Buffer an ack unless it would mean nothing: ack policy none, or one was sent already."""
+        owner = self._owner
+        if self._acked or not owner.acks:
+            return False
+        if not self.reply:
+            raise NotJetStreamMessage(self.reply)
+        reply = self.reply.encode("utf-8", "surrogateescape")
+        if body is ACK:
+            owner.client._send((b"PUB ", reply, _ACK_LINE), len(reply) + 16)
+        else:
+            line = b" %d\r\n%b\r\n" % (len(body), body)
+            owner.client._send((b"PUB ", reply, line), len(reply) + len(line) + 4)
+        if terminal:
+            # Only now: when the connection is closed and the send raised, the user may try again.
+            self._acked = True
+        return True
+
+
+def nak_body(delay: float | timedelta | None) -> bytes:
+    """``-NAK``, with the delay as the server reads it."""
+    if delay is None:
+        return b"-NAK"
+    nanoseconds = to_nanoseconds(delay, field="delay")
+    if nanoseconds < 0:
+        raise InvalidArgument("delay", delay, "must not be negative")
+    return b'-NAK {"delay": %d}' % nanoseconds
+
+
+def term_body(reason: str | None) -> bytes:
+    """``+TERM``, with the reason that the server puts into its advisory (2.10.4)."""
+    if not reason:
+        return b"+TERM"
+    if "\r" in reason or "\n" in reason:
+        raise InvalidArgument("reason", reason, "must not contain CR or LF")
+    return b"+TERM " + reason.encode()
+
+
+class Message(MessageBase, eq=False, gc=False):
+    """A message of a consumer.
+
+    The first terminal ack (``ack``, ``nak``, ``term``) counts, later ones are ignored. With ack policy none
+    all of them are no-ops. They raise only when the ack can't be sent.
+    """
+
+    async def ack(self) -> None:
+        """Acknowledge: processed, do not deliver again. Returns when it is buffered for sending."""
+        if self._wants_ack(ACK, terminal=True):
+            client = self._owner.client
+            if client._out_size >= FLUSH_AT:
+                await client._give_way()
+
+    async def ack_sync(self, timeout: float | None = None) -> None:
+        """Acknowledge and wait until the server has recorded it (a double ack).
+
+        Raises :class:`RequestTimeout` after ``timeout`` seconds (default: the context's); the ack may have
+        been recorded all the same, and calling again is safe.
+        """
+        owner = self._owner
+        if self._acked or not owner.acks:
+            return
+        if not self.reply:
+            raise NotJetStreamMessage(self.reply)
+        await owner.client.request(self.reply, ACK, timeout=owner.api_timeout if timeout is None else timeout)
+        self._acked = True
+
+    async def nak(self, delay: float | timedelta | None = None) -> None:
+        """Not processed: deliver it again, at once or after ``delay`` seconds."""
+        if self._wants_ack(nak_body(delay), terminal=True):
+            await self._give_way()
+
+    async def term(self, reason: str | None = None) -> None:
+        """Never deliver it again. The server publishes an advisory, with the reason (2.10.4)."""
+        if self._wants_ack(term_body(reason), terminal=True):
+            await self._give_way()
+
+    async def in_progress(self) -> None:
+        """Still working on it: start ack_wait anew. May be called often, before a terminal ack."""
+        if self._wants_ack(PROGRESS, terminal=False):
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        client: Any = self._owner.client
+        if client._out_size >= FLUSH_AT:
+            await client._give_way()

@@ -1,0 +1,314 @@
+"""The driver of the pull machine: one inbox, one buffer, one timer.
+
+:class:`PullSink` joins a :class:`~jetspark.jetstream.pull_flow.PullFlow` to a connection. It hands the
+machine what arrives, a run at a time, performs the actions that come back, and keeps the messages until
+somebody takes them. ``fetch``, ``next`` and ``consume`` are thin faces of it.
+
+Processing is reported in strides of a sixteenth of the buffer, not message by message: the threshold at
+which the machine pulls again is met within a stride, and a message costs nothing but its place in a deque.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from jetspark.connection.subscription import Sink
+from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
+from jetspark.jetstream.flow_actions import (
+    Action,
+    ClearPin,
+    Conclude,
+    SendPull,
+    Unsubscribe,
+    Warn,
+)
+from jetspark.jetstream.message import Message
+from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.jetstream.statuses import PIN_ID, Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jetspark.connection.client import Connection
+    from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+
+logger = logging.getLogger("jetspark")
+
+_STRIDES = 16
+
+
+class PullTarget:
+    """What a pull needs to know of its consumer. Also the owner of the messages it brings."""
+
+    def __init__(
+        self, client: Connection, next_subject: str, *, acks: bool, api_timeout: float, pinned: bool = False
+    ) -> None:
+        self.client = client
+        self.next_subject = next_subject
+        self.acks = acks
+        self.api_timeout = api_timeout
+        # Pinned-client consumers mark their messages; only then must headers be read.
+        self.pinned = pinned
+        self.pin_id = ""
+
+
+class PullSink(Sink):
+    """One inbox with its machine and its buffer."""
+
+    def __init__(
+        self,
+        target: PullTarget,
+        options: PullOptions | FetchOptions,
+        on_warning: Callable[[JetsparkError], Any] | None = None,
+    ) -> None:
+        client = target.client
+        super().__init__(client, client.new_inbox())
+        self.target = target
+        self.factory = getattr(client, "_consumer_message_class", Message)
+        self.owner = target
+        self.flow = PullFlow(options, pin_id=target.pin_id, connected=client.is_connected)
+        self.buffer: deque[Any] = deque()
+        self.error: JetsparkError | None = None
+        self.done = False
+        self.closed_by_user = False
+        # Called once at the end, when nothing more can arrive.
+        self.on_done: Callable[[], None] | None = None
+        self._on_warning = on_warning
+        # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
+        exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
+        self._exact = exact
+        self._sizes: deque[int] = deque()
+        one_by_one = exact or getattr(options, "stop_after", None) is not None
+        limit = options.max_messages or getattr(options, "buffer_messages", None) or 1
+        self._stride = 1 if one_by_one else max(1, limit // _STRIDES)
+        # Report processed messages when the buffer is no longer than this.
+        self.mark = -1
+        self._unreported = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._drain_task: asyncio.Task[None] | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Subscribe and send the first pull."""
+        self.client._check_open()
+        self.client._add_sink(self)
+        self._perform(self.flow.start(self._now()))
+        self._arm()
+
+    def stop(self) -> None:
+        """End now; what is buffered is discarded and delivered again after ack_wait."""
+        self._perform(self.flow.stop(self._now()))
+        self._finish(None, discard=True)
+
+    def drain(self) -> None:
+        """Pull no more, let the user have what has arrived, then end."""
+        self._perform(self.flow.drain(self._now()))
+        self._arm()
+
+    # Taking messages
+
+    def report(self) -> None:
+        """Tell the machine what was taken out of the buffer since the last report."""
+        buffer = self.buffer
+        taken = self._unreported - len(buffer)
+        if taken > 0:
+            self._unreported = len(buffer)
+            self.mark = len(buffer) - self._stride
+            if not self.flow.concluded:
+                actions = self.flow.on_processed(taken, self._taken_bytes(taken), self._now())
+                if actions:
+                    self._perform(actions)
+                    self._arm()
+
+    def _taken_bytes(self, taken: int) -> int:
+        sizes = self._sizes
+        return sum(sizes.popleft() for _ in range(min(taken, len(sizes))))
+
+    async def wait(self) -> None:
+        """Sleep until there is something in the buffer or the end has come."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if (not waiter.done() or waiter.cancelled()) and waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    # What the connection calls
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        marked = [index for index, item in enumerate(items) if item._header is not None]
+        if marked:
+            self._deliver_mixed(items, marked)
+        else:
+            self._deliver_messages(items)
+
+    def link_lost(self, error: JetsparkError) -> None:
+        self._perform(self.flow.on_disconnect(self._now()))
+        self._arm()
+
+    def link_restored(self) -> None:
+        self._perform(self.flow.on_reconnect(self._now()))
+        self._arm()
+
+    def ended(self, error: JetsparkError | None) -> None:
+        # Closed by the user: what is buffered can't be acked any more.
+        self.closed_by_user = error is None
+        self._finish(error or ConnectionClosed("the connection was closed"), discard=error is None)
+
+    # Internals
+
+    def _deliver_mixed(self, items: list[Any], marked: list[int]) -> None:
+        """Statuses among messages: keep the order, and hand the machine each stretch between statuses."""
+        begin = 0
+        for index in marked:
+            item = items[index]
+            if item.data:
+                continue
+            try:
+                status = item.status
+            except ProtocolError:
+                continue  # a malformed header block of some publisher; the message is the user's problem
+            if status is None:
+                continue
+            if index > begin:
+                self._deliver_messages(items[begin:index])
+            begin = index + 1
+            self.on_status(Status(status[0], status[1], item.headers, item.reply))
+            if self.done:
+                return
+        if begin < len(items):
+            self._deliver_messages(items[begin:] if begin else items)
+
+    def on_status(self, status: Status) -> None:
+        """A status message; in order with the messages around it."""
+        self._perform(self.flow.on_status(status, self._now()))
+        if status.kind is not Kind.HEARTBEAT:
+            self._arm()
+
+    def _deliver_messages(self, items: list[Any]) -> None:
+        if self.done:
+            return
+        if self.target.pinned:
+            self._note_pin(items[-1])
+        self.received += len(items)
+        self._enqueue(items)
+        size = self._measure(items) if self._exact else 0
+        actions = self.flow.on_messages(len(items), size, self._now())
+        if actions:
+            self._perform(actions)
+            self._arm()
+
+    def _enqueue(self, items: list[Any]) -> None:
+        self.buffer.extend(items)
+        self._unreported += len(items)
+        self.mark += len(items)
+        if self._waiters:
+            self._wake()
+
+    def _measure(self, items: Iterable[Any]) -> int:
+        total = 0
+        sizes = self._sizes
+        for item in items:
+            size = message_size(item)
+            sizes.append(size)
+            total += size
+        return total
+
+    def _note_pin(self, item: Any) -> None:
+        pin = item.headers.get(PIN_ID) if item._header is not None else None
+        if pin and pin != self.target.pin_id:
+            self.target.pin_id = pin
+            self.flow.on_pin_id(pin)
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SendPull):
+                self._send_pull(action)
+            elif isinstance(action, Warn):
+                self._warn(action.warning)
+            elif isinstance(action, Conclude):
+                self._finish(action.error, discard=action.discard)
+            elif isinstance(action, ClearPin):
+                self.target.pin_id = ""
+            elif isinstance(action, Unsubscribe):
+                self._drain_task = asyncio.get_running_loop().create_task(self._unsubscribe())
+
+    def _send_pull(self, pull: SendPull) -> None:
+        self.client._trust_subject(self.target.next_subject)
+        self.client._pub(self.target.next_subject, pull.to_json(), self.subject, own_reply=True)
+
+    def _warn(self, warning: JetsparkError) -> None:
+        logger.warning("%s: %s", self.target.next_subject, warning)
+        if self._on_warning is not None:
+            self._on_warning(warning)
+
+    async def _unsubscribe(self) -> None:
+        """UNSUB, and wait for the PONG: after it nothing more can arrive."""
+        try:
+            self.client._send_unsub(self)
+            await self.client.flush()
+        except JetsparkError as error:
+            logger.debug("drain of %s ended by %s", self.target.next_subject, error)
+        finally:
+            self.client._remove_sink(self, tell_server=False)
+        self._perform(self.flow.on_unsubscribed(self._now()))
+
+    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
+        if self.done:
+            return
+        self.done = True
+        self.error = error
+        if discard:
+            self.buffer.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.client._remove_sink(self)
+        self._wake()
+        if self.on_done is not None:
+            self.on_done()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _now(self) -> float:
+        return self.client._loop.time()
+
+    def _arm(self) -> None:
+        """Set the timer to the machine's next deadline; an earlier timer may fire and look again."""
+        due = None if self.done else self.flow.next_deadline()
+        if due is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self.client._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._perform(self.flow.on_timer(self._now()))
+        self._arm()
+
+
+def message_size(item: Any) -> int:
+    """Bytes of a message as the server counts them: subject, ack reply, header block, payload (ADR-37)."""
+    subject, reply, header = item.subject, item.reply, item._header
+    size = len(item.data) + (len(header) if header is not None else 0)
+    size += len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))
+    size += len(reply) if reply.isascii() else len(reply.encode("utf-8", "surrogateescape"))
+    return size
