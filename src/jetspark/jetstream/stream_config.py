@@ -172,7 +172,7 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     """When messages are deleted. Default ``limits``. Editable only between ``limits`` and ``interest``."""
 
     max_consumers: int | None = None
-    """Maximum number of consumers. Default -1, unlimited."""
+    """Maximum number of consumers. Default -1: unlimited, or 1,000 since 2.15; set a number for more."""
 
     max_msgs: int | None = None
     """Maximum number of messages. Default -1, unlimited."""
