@@ -159,8 +159,8 @@ class AtomicBatch(Sink):
             raise InvalidArgument(
                 "batch",
                 self._count + 1,
-                f"exceeds max_messages={self._max_messages}, as does a server's limit of 1000: commit this batch "
-                "and begin another",
+                f"exceeds max_messages={self._max_messages} (a server takes 1000): commit, and begin another "
+                "batch",
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)
