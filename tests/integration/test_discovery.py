@@ -12,12 +12,14 @@ import pytest
 import jetspark
 from helpers import eventually, unique
 from jetspark.connection import events as ev
-from jetspark.errors import ProtocolError
+from jetspark.errors import ProtocolError, TLSError
 from jetspark.server import Cluster
+from pki import PKI
 from recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from jetspark.server import Server
 
@@ -156,3 +158,18 @@ async def test_rubbish_on_the_wire_costs_the_link_and_not_the_connection(rubbish
         assert lost.server in str(lost.error)
         assert nc.is_connected
     assert recorder.names() == ["Connected", "Disconnected", "Reconnected", "Closed"]
+
+
+async def test_gossiped_addresses_are_verified_by_the_name_of_the_cluster(tmp_path: Path) -> None:
+    pki = PKI(tmp_path)
+    files = pki.authority.issue("name-only", hosts=("localhost",))
+    recorder = Recorder()
+    with Cluster(2, config=f'tls {{ cert_file: "{files.cert}", key_file: "{files.key}" }}') as cluster:
+        url = f"tls://localhost:{cluster.servers[0].port}"
+        async with jetspark.connect(url, tls_ca=pki.ca, listener=recorder) as nc:
+            await eventually(lambda: f"tls://127.0.0.1:{cluster.servers[1].port}" in nc.servers)
+            await asyncio.to_thread(cluster.kill, 0)
+            await recorder.wait(ev.Reconnected)
+            assert nc.connected_url == f"tls://127.0.0.1:{cluster.servers[1].port}"
+            await nc.flush()
+    assert not [event for event in recorder.of(ev.ReconnectFailed) if isinstance(event.error, TLSError)]
