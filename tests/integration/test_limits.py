@@ -8,7 +8,7 @@ import pytest
 
 import jetspark
 from helpers import unique
-from jetspark.connection.events import ServerError, SlowConsumer
+from jetspark.connection.events import Disconnected, PublishDropped, Reconnected, ServerError, SlowConsumer
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from recorder import Recorder
 
@@ -203,6 +203,28 @@ async def test_the_limit_is_that_of_the_server_connected_now(start_server) -> No
         with pytest.raises(MaxPayloadExceeded):
             await nc.publish("a", b"x" * 2001)
         assert events.of(ServerError) == []
+
+
+async def test_what_waits_and_is_too_large_for_the_next_server_is_dropped_alone(start_server) -> None:
+    server, events = start_server(jetstream=False, config="max_payload: 4000"), Recorder()
+    async with jetspark.connect(server.url, listener=events) as nc:
+        sub = await nc.subscribe("a.>")
+        await nc.flush()
+        server.reload("max_payload: 1000")
+        server.kill()
+        await events.wait(Disconnected)
+        for size in (10, 1001, 1000, 2000, 0):
+            await nc.publish(f"a.{size}", b"x" * size, reply="r")
+            await nc.publish(f"a.h{size}", b"x" * size, headers={"A": "1"})
+        server.restart()
+        await events.wait(Reconnected)
+        got = [(await sub.next()).subject for _ in range(5)]
+        assert got == ["a.10", "a.h10", "a.1000", "a.0", "a.h0"]
+        dropped = events.of(PublishDropped)
+        assert [event.subject for event in dropped] == ["a.1001", "a.h1001", "a.h1000", "a.2000", "a.h2000"]
+        assert all(isinstance(event.error, MaxPayloadExceeded) for event in dropped)
+        await nc.flush()
+        assert (nc.max_payload, nc.stats.reconnects, events.of(ServerError)) == (1000, 1, [])
 
 
 # Control line

@@ -47,7 +47,15 @@ from jetspark.errors import (
     RequestTimeout,
     TLSError,
 )
-from jetspark.wire.commands import MAX_TARGET, PING, PONG, encode_sub, encode_unsub, pub_prefix
+from jetspark.wire.commands import (
+    MAX_TARGET,
+    PING,
+    PONG,
+    encode_sub,
+    encode_unsub,
+    pub_prefix,
+    split_oversized,
+)
 from jetspark.wire.headers import Headers, encode_headers
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.parser import Err, Event, Factory, Info, Messages, Ping, Pong
@@ -299,11 +307,13 @@ class ConnectionCore:
         self._link = link
         self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
         self._info = link.info
-        self._max_payload = link.info.max_payload
+        too_large = self._set_max_payload(link.info.max_payload)
         self._flush_out()
         # Before anything that came after the handshake, which may break the link again.
         self._reconnecting = None
         self._emit(news)
+        for dropped in too_large:
+            self._emit(dropped)
         self._take_info(link.info)
         if isinstance(news, ev.Reconnected):
             self._stats.reconnects += 1
@@ -311,6 +321,15 @@ class ConnectionCore:
                 sink.link_restored()
         if early:
             self._on_events(early)
+
+    def _set_max_payload(self, limit: int) -> list[ev.PublishDropped]:
+        """Take the new server's limit. What waits and exceeds it would make it hang up on all the rest."""
+        lower, self._max_payload = limit < self._max_payload, limit
+        if not (lower and self._out):
+            return []
+        kept, oversized = split_oversized(b"".join(self._out), limit)
+        self._out, self._out_size = [kept] if kept else [], len(kept)
+        return [ev.PublishDropped(subject, MaxPayloadExceeded(size, limit)) for subject, size in oversized]
 
     @staticmethod
     def _renewal(sink: Sink) -> bytes:

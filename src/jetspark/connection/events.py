@@ -100,6 +100,13 @@ class ServerError(Event, frozen=True):
     message: str
 
 
+class PublishDropped(Event, frozen=True):
+    """A message published while disconnected is too large for the server that we came back to."""
+
+    subject: str
+    error: JetsparkError
+
+
 class CallbackFailed(Event, frozen=True):
     """A subscription's callback raised; the subscription goes on with the next message."""
 

@@ -46,6 +46,22 @@ def pub_prefix(subject: str, reply: str = "", *, literal: bool = True) -> bytes:
     return prefix
 
 
+def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str, int]]]:
+    """Whole PUB and HPUB commands in; those within ``limit`` and (subject, size) of the others out."""
+    kept, oversized, pos = [], [], 0
+    while pos < len(publishes):
+        eol = publishes.index(b"\r\n", pos)
+        words = publishes[pos:eol].split(b" ")
+        size = int(words[-1])
+        end = eol + 2 + size + 2
+        if size > limit:
+            oversized.append((words[1].decode(), size))
+        else:
+            kept.append(publishes[pos:end])
+        pos = end
+    return b"".join(kept), oversized
+
+
 def encode_sub(subject: str, queue: str, sid: str) -> bytes:
     """SUB, with the queue group when there is one."""
     validate_filter(subject)
