@@ -152,6 +152,7 @@ def connect(
       the other ``tls_*`` options and the server ask.
     - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files of the authority to trust and of the client's
       certificate. ``tls_hostname``: the name to expect in the server's certificate, default the URL's host.
+      Each of these demands TLS: nothing is sent to a server that offers none.
       ``tls_verify``: False accepts any certificate; never do this outside a test.
       ``tls_handshake_first``: TLS before INFO; the server must be configured with ``handshake_first``.
 
@@ -161,7 +162,7 @@ def connect(
     - ``ping_interval``: seconds between PINGs; a dead peer is noticed within twice this (20).
     - ``reconnect``: False closes the connection when it breaks (True).
     - ``max_reconnects``: failed attempts in a row after which a server is given up; when none is left the
-      connection is closed (None: never).
+      connection is closed (None: never; 0: no attempt at all, like ``reconnect=False``).
     - ``reconnect_wait``, ``reconnect_wait_max``, ``reconnect_jitter``: seconds before the second attempt at a
       server, doubled up to the maximum, each spread by this fraction (0.05, 2.0, 0.5).
     - ``reconnect_buffer_size``: bytes of publishes kept while disconnected (8 MiB).
