@@ -8,6 +8,7 @@ import time
 import pytest
 
 import jetspark
+import jetspark.blocking
 from helpers import eventually
 from jetspark.connection.events import PermissionViolation
 from jetspark.connection.server_errors import parse_violation
@@ -111,6 +112,16 @@ async def test_a_refused_request_fails_at_once(guarded) -> None:
         assert all(
             not name.startswith("_INBOX") or name.endswith(".*") for name in await subscriptions(guarded, nc)
         )
+
+
+def test_a_refused_blocking_request_fails_at_once(guarded) -> None:
+    with jetspark.blocking.connect(guarded.url, user="limited", password="pw") as nc:
+        begin = time.monotonic()
+        with pytest.raises(PermissionViolationError):
+            nc.request("no.service", timeout=30)
+        with pytest.raises(PermissionViolationError):
+            next(nc.request_many("no.service", timeout=30))
+        assert time.monotonic() - begin < 10
 
 
 async def test_a_refused_request_does_not_hurt_others(guarded) -> None:

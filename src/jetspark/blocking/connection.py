@@ -193,6 +193,7 @@ class Connection:
         limit = time.monotonic() + (self._client.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
+            answers._sink.asked = subject
             self.publish(subject, payload, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
