@@ -47,6 +47,7 @@ from jetspark.errors import (
     RequestTimeout,
     TLSError,
 )
+from jetspark.wire.columns import Columns
 from jetspark.wire.commands import (
     MAX_TARGET,
     PING,
@@ -443,6 +444,11 @@ class ConnectionCore:
                 sink = sinks.get(event.sid)
                 if sink is not None:
                     sink.deliver(event.items, event.nbytes)
+            elif type(event) is Columns:
+                self._stats.in_msgs += len(event)
+                sink = sinks.get(event.sid)
+                if sink is not None:
+                    sink.deliver_columns(event)
             elif type(event) is Ping:
                 self._command(PONG)
             elif type(event) is Pong:

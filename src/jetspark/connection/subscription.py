@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.client import Connection
+    from jetspark.wire.columns import Columns
     from jetspark.wire.parser import Factory
 
 Callback = Callable[[Msg], "Awaitable[None] | None"]
@@ -62,6 +63,10 @@ class Sink:
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         """A run of messages arrived. Called by the event loop; must not block."""
+        raise NotImplementedError
+
+    def deliver_columns(self, columns: Columns) -> None:
+        """The same for a sink whose factory is ``COLUMNAR``."""
         raise NotImplementedError
 
     def link_lost(self, error: JetsparkError) -> None:

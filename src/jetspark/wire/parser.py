@@ -8,7 +8,8 @@ a *run*, one :class:`Messages` event with the list of them. Whoever receives it 
 run instead of once a message; that is where the speed of the client comes from.
 
 The message objects are made right here, by the class that the subscription registered in ``routes``
-(sid -> (class, owner)), so that nobody has to wrap or copy them again. Messages of an unknown sid (those
+(sid -> (class, owner)), so that nobody has to wrap or copy them again. A route marked
+:data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects. Messages of an unknown sid (those
 still in flight after UNSUB) are parsed and dropped.
 
 What is incomplete at the end of a chunk is kept as a list of chunks and joined once when the rest is
@@ -29,6 +30,7 @@ from typing import Any, Final
 import msgspec
 
 from jetspark.errors import ProtocolError
+from jetspark.wire.columns import COLUMNAR, Columns, read_columns
 from jetspark.wire.headers import VERSION_LINE
 from jetspark.wire.info import ServerInfo, decode_info
 
@@ -79,7 +81,7 @@ class Err(msgspec.Struct, gc=False):
     message: str
 
 
-Event = Messages | Info | Ping | Pong | Ok | Err
+Event = Messages | Columns | Info | Ping | Pong | Ok | Err
 
 _PING, _PONG, _OK = Ping(), Pong(), Ok()
 
@@ -95,6 +97,7 @@ class Parser:
     """An incremental parser of the server's side of the protocol."""
 
     __slots__ = (
+        "_byte_sizes",
         "_chunks",
         "_held",
         "_max_message",
@@ -107,6 +110,7 @@ class Parser:
     def __init__(self, *, max_message: int = MAX_MESSAGE) -> None:
         self.routes: dict[str, tuple[Factory, Any]] = {}
         self._sizes: dict[str, int] = {}
+        self._byte_sizes: dict[bytes, int] = {}
         self._max_message = max_message
         # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
         # look (0: the end of a line is missing, so only a line break does).
@@ -249,6 +253,21 @@ class Parser:
                         append = run.append
                     run_sid, run_pos = sid, pos
                     make, owner = routes.get(sid, _NO_ROUTE)
+                    if make is COLUMNAR:
+                        columns = Columns(sid, [], [], [], {})
+                        after = read_columns(buf, pos, columns, self._byte_sizes, self._byte_size)
+                        run_sid = None
+                        if after > pos:
+                            events.append(columns)
+                            pos = after
+                        else:
+                            # A status: an object, made by the factory behind the marker.
+                            make, owner = owner
+                            item = make(subject, reply, buf[body:end], header, owner)
+                            events.append(Messages(sid, [item], end + 2 - pos))
+                            pos = end + 2
+                        make = _drop
+                        continue
                 append(make(subject, reply, buf[body:end], header, owner))
                 pos = end + 2
         finally:
@@ -264,6 +283,14 @@ class Parser:
             raise ProtocolError(f"declared size {size} exceeds the limit of {self._max_message} bytes")
         if len(self._sizes) < _SIZE_CACHE:
             self._sizes[digits] = size
+        return size
+
+    def _byte_size(self, digits: bytes) -> int:
+        size = self._byte_sizes.get(digits)
+        if size is None:
+            size = self._size(digits.decode("utf-8", "surrogateescape"))
+            if len(self._byte_sizes) < _SIZE_CACHE:
+                self._byte_sizes[digits] = size
         return size
 
     def _hold(self, buf: bytes, pos: int, need: int) -> None:
