@@ -1,8 +1,8 @@
 """JetStream for Python and Spark."""
 
-from jetspark import errors
+from jetspark import errors, events
 from jetspark.connecting import Connection, connect
-from jetspark.connection import Msg, Statistics, Subscription, events
+from jetspark.connection import Msg, Statistics, Subscription
 from jetspark.jetstream import *  # noqa: F403
 from jetspark.jetstream import __all__ as _jetstream_names
 from jetspark.wire.headers import Headers

@@ -1,0 +1,151 @@
+"""``consume`` for machines: messages as columns of bytes, without an object for each.
+
+What the parser cut out of the received chunks is handed on as it is (``jetspark.wire.columns.Columns``);
+``jetspark.arrow`` makes record batches of it. Acks need objects, so this is for consumers with ack policy
+none, and for reading without acknowledging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from jetspark.errors import InvalidArgument
+from jetspark.jetstream.consume import ConsumeBase, ErrorListener
+from jetspark.jetstream.consumer_config import AckPolicy
+from jetspark.jetstream.pull import PullSink, PullTarget
+from jetspark.jetstream.statuses import PIN_ID
+from jetspark.wire.columns import COLUMNAR, Columns
+from jetspark.wire.headers import decode_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetspark.errors import JetsparkError
+    from jetspark.jetstream.consumer import Consumer
+    from jetspark.jetstream.pull_options import PullOptions
+
+
+class ColumnarSink(PullSink):
+    """A pull inbox whose messages are columns. Its ``buffer`` stays empty; ``chunks`` has them."""
+
+    def __init__(
+        self,
+        target: PullTarget,
+        options: PullOptions,
+        on_warning: Callable[[JetsparkError], Any] | None = None,
+    ) -> None:
+        super().__init__(target, options, on_warning)
+        # Statuses still come as objects, made by what the plain sink would have used.
+        self.owner = (self.factory, self.owner)
+        self.factory = COLUMNAR
+        self.chunks: list[Columns] = []
+
+    def deliver_columns(self, columns: Columns) -> None:
+        """A run of messages as columns."""
+        if self.done:
+            return
+        if self.target.pinned and columns.headers:
+            self._note_pin_of(columns)
+        self.received += len(columns)
+        self.chunks.append(columns)
+        if self._waiters:
+            self._wake()
+        size = self._column_bytes(columns) if self._exact else 0
+        actions = self.flow.on_messages(len(columns), size, self._now())
+        if actions:
+            self._perform(actions)
+            self._arm()
+
+    def take(self) -> Columns | None:
+        """Everything that has arrived as one set of columns; None when nothing has."""
+        chunks = self.chunks
+        if not chunks:
+            return None
+        self.chunks = []
+        taken = chunks[0]
+        for chunk in chunks[1:]:
+            offset = len(taken)
+            taken.subjects += chunk.subjects
+            taken.replies += chunk.replies
+            taken.payloads += chunk.payloads
+            for row, block in chunk.headers.items():
+                taken.headers[offset + row] = block
+            taken.nbytes += chunk.nbytes
+        wanted = self.flow.deliverable
+        if len(taken) > wanted:
+            del taken.subjects[wanted:], taken.replies[wanted:], taken.payloads[wanted:]
+            taken.headers = {row: block for row, block in taken.headers.items() if row < wanted}
+        if not self.flow.concluded:
+            size = self._column_bytes(taken) if self._exact else 0
+            self._perform(self.flow.on_processed(len(taken), size, self._now()))
+            self._arm()
+        return taken
+
+    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
+        if discard and not self.done:
+            self.chunks = []
+        super()._finish(error, discard=discard)
+
+    def _note_pin_of(self, columns: Columns) -> None:
+        pin = decode_headers(columns.headers[max(columns.headers)]).get(PIN_ID)
+        if pin and pin != self.target.pin_id:
+            self.target.pin_id = pin
+            self.flow.on_pin_id(pin)
+
+    @staticmethod
+    def _column_bytes(columns: Columns) -> int:
+        """Bytes as the server counts them (ADR-37 'Message Size Calculation')."""
+        return (
+            sum(map(len, columns.subjects))
+            + sum(map(len, columns.replies))
+            + sum(map(len, columns.payloads))
+            + sum(map(len, columns.headers.values()))
+        )
+
+
+class ConsumeColumns(ConsumeBase):
+    """Columns as they arrived. ``async with`` it, then call ``take``."""
+
+    def __init__(
+        self, consumer: Consumer, options: PullOptions, on_error: ErrorListener | None = None
+    ) -> None:
+        if consumer.config.ack_policy != AckPolicy.NONE:
+            raise InvalidArgument(
+                "ack_policy",
+                str(consumer.config.ack_policy),
+                "columns carry no acks; use a consumer with ack_policy none, or consume(batches=True)",
+            )
+        consumer._check_pull()
+
+        def make_sink(tell: ErrorListener) -> ColumnarSink:
+            return ColumnarSink(consumer._target, options, tell)
+
+        super().__init__(make_sink, on_error)
+
+    @property
+    def pending(self) -> int:
+        """Messages buffered and not yet handed out."""
+        sink = self._sink
+        return sum(map(len, sink.chunks)) if isinstance(sink, ColumnarSink) else 0
+
+    async def take(self, timeout: float | None = None) -> Columns | None:
+        """What has arrived, waiting at most ``timeout`` seconds for the first of it (None: for ever).
+
+        None when nothing came in time or the end has come (``closed``); raises what ended it.
+        """
+        sink = self._started()
+        assert isinstance(sink, ColumnarSink)
+        if not sink.chunks and not sink.done:
+            try:
+                async with asyncio.timeout(timeout):
+                    while not sink.chunks and not sink.done:
+                        await sink.wait()
+            except TimeoutError:
+                return None
+        columns = sink.take()
+        if columns is None:
+            error = self._end(sink)
+            if error is not None:
+                raise error
+        return columns
