@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "_secret": set(),
     "wire": BASE,
     "connection": WIRE,
+    "events": CONNECTION,
     "jetstream": CONNECTION,
     "connecting": JETSTREAM,
     "blocking": CONNECTING,
