@@ -96,6 +96,13 @@ def test_a_refused_begin_raises_the_refusal_itself(body: dict[str, Any], cls: ty
     assert type(flow.error) is cls
 
 
+def test_a_begin_that_is_refused_after_its_flow_was_granted() -> None:
+    flow = opened(sent=5)
+    reply(flow, {"stream": "S", "error": error(10071, "wrong last sequence: 4")}, 1, START)
+    assert isinstance(flow.error, WrongLastSequence)
+    assert (flow.state, flow.limit) == (State.DONE, 0)
+
+
 def test_no_stream_at_the_begin_may_be_tried_again() -> None:
     flow = make()
     flow.on_start(100.0)
@@ -238,6 +245,17 @@ def test_a_message_without_a_stream_ends_the_batch() -> None:
     assert isinstance(flow.error, FastIngestBroken)
     assert isinstance(flow.error.cause, NoStreamResponse)
     assert flow.error.stored == 6
+
+
+def test_a_message_without_a_stream_before_the_commit() -> None:
+    flow = opened(sent=10)
+    flow.on_commit(100.0)
+    assert flow.on_no_responders(10, APPEND) == []
+    reply(flow, {"type": "gap", "last_seq": 10, "seq": 11}, 11, END)
+    reply(flow, final(9), 11, END)
+    assert isinstance(flow.error, FastIngestBroken)
+    assert isinstance(flow.error.cause, NoStreamResponse)
+    assert flow.error.stored == 9
 
 
 def test_the_end_waits_for_the_final_ack_with_pings() -> None:

@@ -254,8 +254,10 @@ class FastFlow:
             self.state = State.NEW
             self.sent = 0
             return []
-        if self.state is State.OPEN and not self._gap_ok and operation == APPEND:
-            return self._end(NoStreamResponse(f"message {number} of the fast-ingest batch"))
+        if self.state in (State.OPEN, State.COMMITTING) and not self._gap_ok and operation == APPEND:
+            # A commit on its way asks the same question as a ping.
+            missing = NoStreamResponse(f"message {number} of the fast-ingest batch")
+            return self._end(missing, ask=self.state is State.OPEN)
         # gap="ok": the server reports the gap as soon as it hears of the batch again.
         return []
 
@@ -324,7 +326,8 @@ class FastFlow:
         try:
             ack = PubAck.from_response(data)
         except ApiError as error:
-            if self.state is State.STARTING:
+            if self.state is State.STARTING or (operation == START and not self._gap_ok):
+                # An expectation of the first message fails only after its flow was granted.
                 self._finish(error)
             elif operation >= COMMIT or isinstance(error, FastIngestFailed | FastIngestDisabled):
                 # The batch itself is refused, or unknown: its server restarted, or another stream got it.
