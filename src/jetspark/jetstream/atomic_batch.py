@@ -151,6 +151,20 @@ class AtomicBatch(Sink):
         batch has not written, no ``msg_id`` twice (and none at all before 2.12.1). All are judged at the
         commit, against the stream without the batch. All subjects must belong to one stream.
         """
+        if self._add(subject, data, headers, msg_id, expect, ttl, schedule):
+            await self._send_held()
+
+    def _add(
+        self,
+        subject: str,
+        data: bytes,
+        headers: HeadersLike | None,
+        msg_id: str | None,
+        expect: Expect | None,
+        ttl: float | str | None,
+        schedule: Schedule | None,
+    ) -> bool:
+        """Check and hold a message; whether more than ``hold`` bytes are held now."""
         self._check_usable()
         if type(data) is not bytes:
             data = _to_bytes(data)
@@ -172,8 +186,7 @@ class AtomicBatch(Sink):
             self._msg_ids.add(msg_id)
         self._held.append((subject, data, block))
         self._held_size += size
-        if self._held_size > self._hold:
-            await self._send_held()
+        return self._held_size > self._hold
 
     async def commit(self) -> PubAck:
         """Store the batch. Returns the ack of its last message.

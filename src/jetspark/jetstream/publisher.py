@@ -9,8 +9,9 @@ was sent before a note older than ``ack_timeout`` has expired.
 
 What becomes of a message whose ack is lost with the connection nobody can know; so its future fails with
 :class:`~jetspark.errors.ConnectionLost`, unless it has a ``msg_id`` and ``retry`` is on: then it is sent
-again after the reconnect and the server's duplicate window makes that safe. Messages sent again may be
-stored after messages published later.
+again after the reconnect and the server's duplicate window makes that safe. So it is when no ack came for a
+quarter of ``ack_timeout``: the leader of a replicated stream may die while our own server lives. Messages
+sent again may be stored after messages published later.
 
 Failures never pass in silence: a future may be thrown away, but ``flush`` and the end of the ``async with``
 block raise :class:`PublishFailed` when anything failed since the last flush.
@@ -176,6 +177,9 @@ class Publisher(Sink):
         self.client._flush_out()
         while self._pending:
             await self._wait_below(1)
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
         if self._first_failure is not None:
             error = PublishFailed(self._failures, self._first_failure)
             self._failures, self._first_failure = 0, None
@@ -225,7 +229,7 @@ class Publisher(Sink):
             self._send_again(token)
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        for token in [token for token, flight in self._pending.items() if flight[1] == subject]:
+        for token in [token for token, flight in list(self._pending.items()) if flight[1] == subject]:
             self._fail(token, error)
         self._wake()
 
@@ -277,6 +281,8 @@ class Publisher(Sink):
         expired = 0
         while self._marks and now - self._marks[0][0] >= self._ack_timeout:
             expired = self._marks.popleft()[1]
+        if self._resend:
+            self._resend_overdue(now)
         if expired:
             for token in list(self._pending):
                 if int(token) > expired:
@@ -289,6 +295,18 @@ class Publisher(Sink):
                 )
             self._wake()
         self._timer = self.client._loop.call_later(self._ack_timeout / 8, self._tick)
+
+    def _resend_overdue(self, now: float) -> None:
+        """A leader that died took its acks along, and no connection broke to tell of it."""
+        overdue = 0
+        for marked, serial in self._marks:
+            if now - marked < self._ack_timeout / 4:
+                break
+            overdue = serial
+        for token in list(self._resend):
+            if int(token) > overdue:
+                break
+            self._send_again(token)
 
     async def _wait_below(self, count: int) -> None:
         while len(self._pending) >= count:
