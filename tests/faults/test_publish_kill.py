@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import jetspark
-from helpers import unique
+from helpers import eventually, unique
 from jetspark import PublishFailed, StorageType, StreamConfig
 from jetspark.errors import ConnectionLost
 
 if TYPE_CHECKING:
-    from jetspark.server import Server
+    from jetspark.server import Cluster, Server
 
 MESSAGES = int(os.environ.get("PUBLISH_KILL_MESSAGES", "30000"))
 KILLS = int(os.environ.get("PUBLISH_KILLS", "2"))
@@ -34,10 +34,11 @@ async def stored_ids(stream: jetspark.Stream) -> dict[str, int]:
     return found
 
 
-async def make(js: jetspark.JetStream) -> jetspark.Stream:
+async def make(js: jetspark.JetStream, **options: Any) -> jetspark.Stream:
     name = unique()
     # File storage: what was acked must outlive the process.
-    config = StreamConfig(name=name, subjects=[name], storage=StorageType.FILE, allow_direct=True)
+    options.setdefault("allow_direct", True)
+    config = StreamConfig(name=name, subjects=[name], storage=StorageType.FILE, **options)
     return await js.create_stream(config)
 
 
@@ -111,6 +112,83 @@ async def test_without_retry_what_was_acked_is_stored_and_the_rest_is_named(own_
                 assert found[f"m{number}"] == future.result().seq
         # What failed may be stored or not, as its error says; nothing else is there.
         assert total - len(lost) <= len(found) <= total
+
+
+async def test_reconnects_in_the_middle_of_a_replicated_stream(cluster: Cluster) -> None:
+    """What is sent again meets its first copy that is still being replicated: 'try again' is no failure."""
+    total = MESSAGES // 6
+    async with jetspark.connect(cluster.urls) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = await make(js, num_replicas=3, allow_direct=False)  # only the leader knows all
+        futures: list[asyncio.Future[jetspark.PubAck]] = []
+        async with js.publisher(retry=True, ack_timeout=60) as publisher:
+            for number in range(total):
+                name = f"m{number}"
+                futures.append(await publisher.publish(stream.name, name.encode(), msg_id=name))
+                if number % (total // 4) == total // 8:
+                    await nc.force_reconnect()
+        assert publisher.stats.resent > 0
+        assert nc.stats.reconnects == 4
+        await _expect_exactly_once(stream, futures)
+        await stream.delete()
+
+
+async def test_the_leader_of_a_replicated_stream_dies_and_our_server_lives(own_cluster: Cluster) -> None:
+    total = MESSAGES // 10
+    async with jetspark.connect(own_cluster.urls[0], ignore_discovered=True) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = await make(js, num_replicas=3, allow_direct=False)  # only the leader knows all
+        leader = await eventually(lambda: own_cluster.leader_of(stream.name), timeout=20)
+        if leader is own_cluster.servers[0]:
+            # Our own server must not be the one that dies.
+            await js._api.request(f"STREAM.LEADER.STEPDOWN.{stream.name}")
+            leader = await eventually(
+                lambda: next(
+                    (one for one in [own_cluster.leader_of(stream.name)] if one not in (None, leader)), None
+                ),
+                timeout=20,
+            )
+        futures: list[asyncio.Future[jetspark.PubAck]] = []
+        async with js.publisher(retry=True, ack_timeout=24, window=500) as publisher:
+            for number in range(total):
+                name = f"m{number}"
+                futures.append(await publisher.publish(stream.name, name.encode(), msg_id=name))
+                if number == total // 2:
+                    leader.kill()
+        assert nc.stats.reconnects == 0
+        assert publisher.stats.resent > 0
+        await _expect_exactly_once(stream, futures)
+
+
+async def test_sent_again_while_the_first_copy_waits_for_its_replicas(own_cluster: Cluster) -> None:
+    """The leader says 'this id is in process': that is no failure, the message is tried again."""
+    async with jetspark.connect(own_cluster.urls, ignore_discovered=True) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = await make(js, num_replicas=3, allow_direct=False)
+        leader = await eventually(lambda: own_cluster.leader_of(stream.name), timeout=20)
+        async with jetspark.connect(leader.url, ignore_discovered=True) as direct:
+            async with direct.jetstream().publisher(retry=True, ack_timeout=60) as publisher:
+                others = [server for server in own_cluster.servers if server is not leader]
+                for server in others:
+                    server.suspend()
+                futures = [
+                    await publisher.publish(stream.name, f"m{number}".encode(), msg_id=f"m{number}")
+                    for number in range(100)
+                ]
+                await direct.flush()
+                await direct.force_reconnect()
+                await eventually(lambda: publisher.stats.resent >= 200)
+                assert not any(future.done() for future in futures)
+                for server in others:
+                    server.resume()
+            await _expect_exactly_once(stream, futures)
+
+
+async def _expect_exactly_once(
+    stream: jetspark.Stream, futures: list[asyncio.Future[jetspark.PubAck]]
+) -> None:
+    found = await stored_ids(stream)
+    assert found == {f"m{number}": future.result().seq for number, future in enumerate(futures)}
 
 
 async def _publish_all(

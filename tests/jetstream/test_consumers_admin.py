@@ -367,6 +367,16 @@ class TestReset:
         (message,) = await pull(nc, stream.name, "worker", 1)
         assert message.reply.split(".")[5] == "2"
 
+    async def test_of_nothing_is_not_found(self, nc: jetspark.Connection) -> None:
+        """The server does not answer a reset of a consumer that is not there."""
+        stream = await make(nc.jetstream())
+        consumer = await nc.jetstream(timeout=0.2).create_consumer(
+            stream.name, ConsumerConfig(durable_name="worker")
+        )
+        await consumer.delete()
+        with pytest.raises(ConsumerNotFound):
+            await consumer.reset(1)
+
     async def test_is_refused_below_the_start_of_the_consumer(self, js: jetspark.JetStream) -> None:
         stream = await make(js)
         for _ in range(5):

@@ -345,7 +345,8 @@ class JetStream:
 
         ``window``: how many may wait for their ack before ``publish`` waits (4,000). ``ack_timeout``:
         seconds after which a missing ack fails its future (30). ``retry``: send messages that have a
-        ``msg_id`` again when the connection broke or no stream answered, until ``ack_timeout``.
+        ``msg_id`` again when the connection broke, no stream answered or no ack came for a quarter of
+        ``ack_timeout``; they fail when ``ack_timeout`` is over (False).
         """
         return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
 
