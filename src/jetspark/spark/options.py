@@ -1,0 +1,388 @@
+"""Options of ``format("jetstream")``: names, values, contradictions; checked offline, before anything runs.
+
+Spark hands a source its options as strings under lower-case names. :class:`Options` turns them into values:
+each getter checks one option and names it in its error. What source and sink share is here too: the
+connection (:class:`ConnectionOptions`) and the refusal of names that nobody knows.
+
+Secrets arrive as plain strings and leave this module as :class:`~jetspark._secret.Secret`. Spark redacts the
+values of options whose names match ``spark.redaction.regex`` (password, secret, token); the names of our
+secret options match it, and values that would be secrets under other names (a password inside a URL, an nkey
+seed) are refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jetspark._secret import Secret
+from jetspark.errors import InvalidArgument, JetsparkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class OptionError(JetsparkError, ValueError):
+    """An option is unknown, malformed or contradicts another. ``option`` is its name."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"option {option!r}: {problem}")
+        self.option = option
+        self.problem = problem
+
+
+CONNECTION_OPTIONS = (
+    "servers",
+    "context",
+    "connectionName",
+    "user",
+    "password",
+    "token",
+    "credentials",
+    "nkey",
+    "tls",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsHostname",
+    "tlsVerify",
+    "tlsFirst",
+    "inboxPrefix",
+    "domain",
+    "apiPrefix",
+    "connectTimeout",
+    "requestTimeout",
+)
+SOURCE_OPTIONS = (
+    "stream",
+    "subjects",
+    "startingPosition",
+    "startingSequence",
+    "startingTime",
+    "endingPosition",
+    "endingSequence",
+    "endingTime",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxMessagesPerPartition",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "minMessagesPerTrigger",
+    "maxTriggerDelay",
+    "durable",
+    "releaseWorkQueue",
+    "recordBatchRows",
+    "bufferMessages",
+)
+SINK_OPTIONS: tuple[str, ...] = ()
+# What Spark itself passes along to a sink.
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
+# Never shown, not even the part of it that is wrong.
+SECRET_OPTIONS = frozenset(("password", "token"))
+
+_DURATION = re.compile(
+    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
+    r"|w|weeks?)",
+    re.IGNORECASE,
+)
+_SECONDS = {"ms": 0.001, "mi": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_URL_USERINFO = re.compile(r"(?:^|//)[^/@,\s]*@")
+_SEED = re.compile(r"\s*S[A-Z][A-Z2-7]{50,}\s*")
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of ``"10 minutes"``, ``"1.5h"``, ``"250ms"``; None when it is no duration."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return None
+    unit = match["unit"].lower()
+    if unit.startswith("milli"):
+        unit = "ms"
+    factor = _SECONDS.get(unit[:2]) or _SECONDS[unit[0]]
+    return float(match["number"]) * factor
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: absolute, or so many seconds before the server's now."""
+
+    at: datetime | None = None
+    seconds_ago: float | None = None
+
+    def resolve(self, now: datetime) -> datetime:
+        """The absolute time, given the server's clock."""
+        if self.at is not None:
+            return self.at
+        return now - timedelta(seconds=self.seconds_ago or 0.0)
+
+
+def parse_moment(text: str) -> Moment | None:
+    """``2026-01-31T12:00:00Z``, ``2026-01-31`` (midnight UTC), ``-10 minutes``, ``now``; else None."""
+    text = text.strip()
+    if text.lower() == "now":
+        return Moment(seconds_ago=0.0)
+    if text.startswith("-"):
+        seconds = parse_duration(text[1:])
+        return None if seconds is None else Moment(seconds_ago=seconds)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    # A time without a zone must mean the same on every machine of a cluster.
+    return Moment(at=time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+
+
+class Options:
+    """Spark's string options behind typed getters. ``known``: the names there are, as they are spelled."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known = {name.lower(): name for name in known}
+        for name in self._given:
+            if name not in self._known:
+                raise _unknown(name, self._known)
+
+    def given(self, name: str) -> bool:
+        """Whether the option was set at all."""
+        return name.lower() in self._given
+
+    def given_of(self, *names: str) -> list[str]:
+        """Those of the options that were set, in the order asked for."""
+        return [name for name in names if self.given(name)]
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        """Raise for an option; the value is shown unless it is a secret."""
+        value = self._given.get(name.lower())
+        shown = "" if value is None or name in SECRET_OPTIONS else f"{value!r} "
+        raise OptionError(name, f"{shown}{problem}")
+
+    def text(self, name: str) -> str | None:
+        """The value without white space around it; an empty one is refused."""
+        value = self._given.get(name.lower())
+        if value is None:
+            return None
+        if not value.strip():
+            self.fail(name, "is empty; leave the option out instead")
+        return value.strip()
+
+    def secret(self, name: str) -> Secret | None:
+        """The value, wrapped so that nothing can show it."""
+        value = self._given.get(name.lower())
+        if value is not None and not value:
+            self.fail(name, "is empty; leave the option out instead")
+        return None if value is None else Secret(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Comma-separated values, each once."""
+        value = self.text(name)
+        if value is None:
+            return ()
+        parts = [part.strip() for part in value.split(",")]
+        if not all(parts):
+            self.fail(name, "has an empty entry between commas")
+        return tuple(dict.fromkeys(parts))
+
+    def integer(self, name: str, *, minimum: int = 1) -> int | None:
+        """A whole number."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(name, f"must be a whole number, {minimum} or more")
+        if number < minimum:
+            self.fail(name, f"must be {minimum} or more")
+        return number
+
+    def flag(self, name: str, default: bool) -> bool:
+        """``true`` or ``false``."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            self.fail(name, "must be true or false")
+        return value.lower() == "true"
+
+    def seconds(self, name: str) -> float | None:
+        """A duration above zero, with its unit."""
+        value = self.text(name)
+        if value is None:
+            return None
+        duration = parse_duration(value)
+        if not duration:
+            self.fail(name, "must be a duration above zero with a unit, such as '5 seconds' or '15m'")
+        return duration
+
+    def json_object(self, name: str) -> dict[str, Any] | None:
+        """The value when it looks like a JSON object, else None."""
+        value = self.text(name)
+        if value is None or not value.startswith("{"):
+            return None
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            self.fail(name, f"is not valid JSON: {error}")
+        if not isinstance(found, dict) or not found:
+            self.fail(name, "must be a JSON object with at least one stream")
+        return found
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
+    if name == "path":
+        return OptionError("path", "load() and save() take no path here; name streams with option 'stream'")
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    # Some words are no typo of ours but the name of the same thing elsewhere.
+    elsewhere = {
+        "kafka.bootstrap.servers": "servers",
+        "url": "servers",
+        "nats.host": "servers",
+        "creds": "credentials",
+        "startingoffsets": "startingPosition",
+        "endingoffsets": "endingPosition",
+        "maxoffsetspertrigger": "maxMessagesPerTrigger",
+        "minoffsetspertrigger": "minMessagesPerTrigger",
+        "subscribe": "stream",
+        "subscribepattern": "stream",
+    }
+    guess = elsewhere.get(name) or (known[nearest[0]] if nearest else None)
+    hint = f"; did you mean {guess!r}?" if guess else f"; known are {', '.join(sorted(known.values()))}"
+    return OptionError(name, f"is not known{hint}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to reach the server: the options that source and sink share. Hashable and picklable.
+
+    - ``servers``: URLs, comma-separated (``nats://127.0.0.1:4222``); credentials do not belong in them.
+    - ``context``: name of a context of the ``nats`` tool, on driver and executors; other options win over it.
+    - ``connectionName``: shown in the server's monitoring (``jetspark-spark``).
+    - ``user`` and ``password``; ``token``; ``credentials``: path of a ``.creds`` file; ``nkey``: path of a
+      seed file. Paths must exist on driver and executors.
+    - ``tls`` (true demands it), ``tlsCa``, ``tlsCert``, ``tlsKey`` (paths), ``tlsHostname``, ``tlsVerify``
+      (true), ``tlsFirst`` (false; TLS before INFO).
+    - ``inboxPrefix`` (``_INBOX``), ``domain``, ``apiPrefix``: as in ``jetspark.connect`` and ``jetstream()``.
+    - ``connectTimeout`` (5 seconds), ``requestTimeout`` (10 seconds): durations with a unit.
+    """
+
+    servers: tuple[str, ...] = ()
+    context: str | None = None
+    name: str = "jetspark-spark"
+    user: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    tls: bool | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_hostname: str | None = None
+    tls_verify: bool = True
+    tls_handshake_first: bool = False
+    inbox_prefix: str | None = None
+    domain: str | None = None
+    api_prefix: str | None = None
+    connect_timeout: float = 5.0
+    request_timeout: float = 10.0
+
+    def connect_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for ``jetspark.connect`` and ``jetspark.blocking.connect``."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        del found["domain"], found["api_prefix"]
+        found["servers"] = list(self.servers) or None
+        for secret in ("password", "token"):
+            value: Secret | None = found[secret]
+            found[secret] = None if value is None else value.reveal
+        # Left out, so that the context or the library decides.
+        return {key: value for key, value in found.items() if value is not None}
+
+    def jetstream_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for ``connection.jetstream``."""
+        return {"domain": self.domain, "api_prefix": self.api_prefix, "timeout": self.request_timeout}
+
+
+# From the names of jetspark.connect back to ours, for errors that the library finds.
+_OPTION_OF = {
+    "name": "connectionName",
+    "creds": "credentials",
+    "tls_ca": "tlsCa",
+    "tls_cert": "tlsCert",
+    "tls_key": "tlsKey",
+    "tls_hostname": "tlsHostname",
+    "tls_verify": "tlsVerify",
+    "tls_handshake_first": "tlsFirst",
+    "inbox_prefix": "inboxPrefix",
+    "api_prefix": "apiPrefix",
+    "connect_timeout": "connectTimeout",
+    "request_timeout": "requestTimeout",
+}
+
+
+def parse_connection(options: Options) -> ConnectionOptions:
+    """The connection options, checked as far as that goes without a server: also that files can be read."""
+    if not options.given("servers") and not options.given("context"):
+        raise OptionError("servers", "is required, e.g. nats://127.0.0.1:4222 (or set 'context')")
+    servers = options.text("servers") or ""
+    if _URL_USERINFO.search(servers):
+        raise OptionError(
+            "servers",
+            "holds credentials, which Spark would show in plans and logs; use options 'user' and 'password', "
+            "or 'token', which it redacts, or 'credentials', a file",
+        )
+    for name in ("nkey", "credentials"):
+        if _SEED.fullmatch(options.text(name) or ""):
+            raise OptionError(name, "holds a seed, which Spark would show; give the path of a file with it")
+    ways = options.given_of("user", "token", "credentials", "nkey")
+    if len(ways) > 1:
+        raise OptionError(ways[1], f"contradicts option {ways[0]!r}; give one kind of credentials")
+    if options.given("user") != options.given("password"):
+        missing, there = ("password", "user") if options.given("user") else ("user", "password")
+        raise OptionError(missing, f"is missing; option {there!r} needs it")
+    if options.given("domain") and options.given("apiPrefix"):
+        raise OptionError("apiPrefix", "contradicts option 'domain'; give one of them")
+    found = ConnectionOptions(
+        servers=options.texts("servers"),
+        context=options.text("context"),
+        name=options.text("connectionName") or "jetspark-spark",
+        user=options.text("user"),
+        password=options.secret("password"),
+        token=options.secret("token"),
+        creds=options.text("credentials"),
+        nkey=options.text("nkey"),
+        tls=options.flag("tls", False) if options.given("tls") else None,
+        tls_ca=options.text("tlsCa"),
+        tls_cert=options.text("tlsCert"),
+        tls_key=options.text("tlsKey"),
+        tls_hostname=options.text("tlsHostname"),
+        tls_verify=options.flag("tlsVerify", True),
+        tls_handshake_first=options.flag("tlsFirst", False),
+        inbox_prefix=options.text("inboxPrefix"),
+        domain=options.text("domain"),
+        api_prefix=options.text("apiPrefix"),
+        connect_timeout=options.seconds("connectTimeout") or 5.0,
+        request_timeout=options.seconds("requestTimeout") or 10.0,
+    )
+    _check_offline(found)
+    return found
+
+
+def _check_offline(found: ConnectionOptions) -> None:
+    """Let ``jetspark.connect`` look at the options: it checks all of them and opens nothing."""
+    from jetspark.connecting import connect
+
+    try:
+        connect(**found.connect_arguments())
+    except InvalidArgument as error:
+        name = _OPTION_OF.get(error.field, error.field)
+        if name in SECRET_OPTIONS:
+            raise OptionError(name, error.rule) from None
+        raise OptionError(name, f"{error.value!r} {error.rule}") from None
+    except JetsparkError as error:
+        ways = [way for way in ("creds", "nkey", "tls_ca", "context") if getattr(found, way) is not None]
+        name = ways[0] if ways else "servers"
+        raise OptionError(_OPTION_OF.get(name, name), str(error)) from None
