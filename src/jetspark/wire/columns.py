@@ -3,15 +3,20 @@
 A subscription whose route has the factory :data:`COLUMNAR` gets its user messages as three parallel lists
 of bytes, slices of the received chunk and nothing else: no object, no decoding, no header parsing. The
 inner loop leaves as soon as a line is anything but the next complete message of the same subscription, and
-the parser's general loop takes over from there; so statuses, errors and limits have one home.
+the parser's general loop takes over from there; so statuses, errors and limits have one home. It raises
+nothing: an error would cost the rows in front of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from jetspark.wire.headers import VERSION_LINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Columns(msgspec.Struct):
@@ -34,11 +39,17 @@ def COLUMNAR(subject: str, reply: str, data: bytes, header: bytes | None, owner:
 
 
 def read_columns(
-    buf: bytes, pos: int, columns: Columns, sizes: dict[bytes, int], size_of: Callable[[bytes], int]
+    buf: bytes,
+    pos: int,
+    columns: Columns,
+    sizes: dict[bytes, int],
+    size_of: Callable[[bytes], int],
+    max_line: int,
 ) -> int:
     """Append complete messages of ``columns.sid`` from ``pos`` on; where it stopped.
 
-    A message without a reply stops it: on a consumer's inbox that is a status.
+    A message without a reply stops it: on a consumer's inbox that is a status. ``size_of`` reads digits
+    that ``sizes`` does not have and is negative for a size that must be refused.
     """
     sid = columns.sid.encode()
     add_subject, add_reply, add_payload = (
@@ -50,16 +61,18 @@ def read_columns(
     get_size = sizes.get
     while pos < total:
         eol = find(b"\n", pos)
-        if eol < 0 or eol - pos > 65_536:
+        if eol < 0 or eol - pos > max_line + 1:
             break
         args = buf[pos : eol - 1].split(b" ")
         if len(args) == 5:
             op, subject, to, reply, digits = args
-            if op != b"MSG" or to != sid or buf[eol - 1] != 13:
+            if op != b"MSG" or to != sid or not reply or buf[eol - 1] != 13:
                 break
             size = get_size(digits)
             if size is None:
                 size = size_of(digits)
+                if size < 0:
+                    break
             start = eol + 1
             end = start + size
             pos_after = end + 2
@@ -67,19 +80,20 @@ def read_columns(
                 break
         elif len(args) == 6:
             op, subject, to, reply, header_digits, digits = args
-            if op != b"HMSG" or to != sid or buf[eol - 1] != 13:
+            if op != b"HMSG" or to != sid or not reply or buf[eol - 1] != 13:
                 break
             size = size_of(digits)
             header_size = size_of(header_digits)
             end = eol + 1 + size
             pos_after = end + 2
-            if header_size > size or pos_after > total or buf[end:pos_after] != b"\r\n":
+            if not 0 <= header_size <= size or pos_after > total or buf[end:pos_after] != b"\r\n":
                 break
             start = eol + 1 + header_size
-            header = buf[eol + 1 : start]
-            if not header.startswith(b"NATS/1.0"):
-                break
-            columns.headers[len(columns.payloads)] = header
+            if header_size:
+                header = buf[eol + 1 : start]
+                if not header.startswith(VERSION_LINE):
+                    break
+                columns.headers[len(columns.payloads)] = header
         else:
             break
         add_subject(subject)

@@ -255,13 +255,13 @@ class Parser:
                     make, owner = routes.get(sid, _NO_ROUTE)
                     if make is COLUMNAR:
                         columns = Columns(sid, [], [], [], {})
-                        after = read_columns(buf, pos, columns, self._byte_sizes, self._byte_size)
+                        after = read_columns(buf, pos, columns, self._byte_sizes, self._byte_size, MAX_LINE)
                         run_sid = None
                         if after > pos:
                             events.append(columns)
                             pos = after
                         else:
-                            # A status: an object, made by the factory behind the marker.
+                            # No reply, so a status: an object, made by the factory behind the marker.
                             make, owner = owner
                             item = make(subject, reply, buf[body:end], header, owner)
                             events.append(Messages(sid, [item], end + 2 - pos))
@@ -286,9 +286,13 @@ class Parser:
         return size
 
     def _byte_size(self, digits: bytes) -> int:
+        """The size, or -1: refusing it is left to the general loop, which keeps what came before."""
         size = self._byte_sizes.get(digits)
         if size is None:
-            size = self._size(digits.decode("utf-8", "surrogateescape"))
+            try:
+                size = self._size(digits.decode("utf-8", "surrogateescape"))
+            except ProtocolError:
+                return -1
             if len(self._byte_sizes) < _SIZE_CACHE:
                 self._byte_sizes[digits] = size
         return size
