@@ -162,12 +162,67 @@ def test_failed_creation_backs_off_1_s_doubling_to_10_s() -> None:
 
 def test_a_consumer_that_brings_nothing_and_breaks_again_backs_off() -> None:
     flow = active()
-    assert creates(flow.on_consumer_deleted(1, NOW)) == []
+    assert len(creates(flow.on_consumer_deleted(1, NOW))) == 1
+    flow.on_created(2, NOW)
+    assert creates(flow.on_consumer_deleted(2, NOW)) == []
     assert flow.next_deadline() == NOW + 1.0
     flow.on_timer(NOW + 1)
-    flow.on_created(2, NOW + 1)
-    assert flow.on_heartbeat(2, 0, NOW + 2) == ()  # a sign of life: the next reset is immediate again
-    assert len(creates(flow.on_consumer_deleted(2, NOW + 2))) == 1
+    flow.on_created(3, NOW + 1)
+    assert flow.on_heartbeat(3, 0, NOW + 2) == ()  # a sign of life: the next reset is immediate again
+    assert len(creates(flow.on_consumer_deleted(3, NOW + 2))) == 1
+
+
+def test_the_first_consumer_is_no_reset_attempt() -> None:
+    flow = active(max_reset_attempts=1)
+    assert len(creates(flow.on_consumer_deleted(1, NOW))) == 1
+    flow.on_created(2, NOW)
+    (end,) = conclusions(flow.on_consumer_deleted(2, NOW))
+    assert isinstance(end.error, OrderedResetFailed)
+
+
+def test_a_taken_name_is_skipped_at_once_and_is_no_attempt() -> None:
+    flow = OrderedFlow("pre", max_reset_attempts=1)
+    flow.start(NOW)
+    (create,) = creates(flow.on_name_taken(1, NOW))
+    assert (create.name, create.serial, flow.attempts) == ("pre_2", 2, 1)
+    assert flow.on_name_taken(1, NOW) == ()
+
+
+def test_suspend_deletes_the_consumer_and_start_goes_on_behind_the_last_message() -> None:
+    flow = active()
+    flow.on_batch(1, 3, 30, 3, 1, NOW)
+    assert flow.suspend(NOW) == (DeleteConsumer("pre_1"),)
+    assert flow.on_batch(4, 4, 31, 1, 1, NOW) is Verdict.DROP
+    (create,) = creates(flow.start(NOW))
+    assert (create.serial, create.deliver_policy, create.opt_start_seq) == (2, "by_start_sequence", 31)
+
+
+@pytest.mark.parametrize("unread", [1, 30])
+def test_suspend_goes_back_to_what_was_thrown_away_unread(unread: int) -> None:
+    flow = active(deliver_policy="last")
+    flow.on_batch(1, 3, 32, 3, 1, NOW)
+    flow.suspend(NOW, unread)
+    (create,) = creates(flow.start(NOW))
+    assert (create.deliver_policy, create.opt_start_seq) == ("by_start_sequence", unread)
+
+
+def test_a_consumer_created_after_the_suspension_is_deleted() -> None:
+    flow = OrderedFlow("pre")
+    flow.start(NOW)
+    assert flow.suspend(NOW) == ()
+    assert flow.on_created(1, NOW) == (DeleteConsumer("pre_1"),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("new", ("by_start_sequence", 8)), ("last", ("by_start_sequence", 8)), ("all", ("all", None))],
+)
+def test_new_and_last_keep_the_place_where_they_began(policy: str, expected: tuple[str, int | None]) -> None:
+    flow = OrderedFlow("pre", deliver_policy=policy)
+    flow.start(NOW)
+    flow.on_created(1, NOW, starts_at=8)
+    (create,) = creates(flow.on_consumer_deleted(1, NOW))
+    assert (create.deliver_policy, create.opt_start_seq) == expected
 
 
 def test_max_reset_attempts_conclude_with_an_error_that_names_them() -> None:

@@ -13,8 +13,12 @@ happens.
 with the serial of the consumer they concern; anything about an older serial is dropped, messages included.
 
 **Where it goes on**: at ``last stream sequence + 1``, or, as long as no message came, by the user's own
-deliver policy. The old consumer is deleted in the background; its ``inactive_threshold`` is the safety
-net.
+deliver policy. ``new`` and ``last`` are an exception: asked again they would mean a later place and lose
+what was stored meanwhile, so the place that the first consumer began at is kept. The old consumer is
+deleted in the background; its ``inactive_threshold`` is the safety net.
+
+**Suspend.** When nobody reads any more and something may be on its way or was thrown away unread, the
+driver suspends: the consumer is deleted and the next ``start`` makes one at the place given.
 
 **How fast**: the first reset is immediate. When creating fails, or a new consumer is doubtful again
 before it brought a message or a heartbeat, the next attempt waits 1 s, doubling up to 10 s.
@@ -87,7 +91,9 @@ class OrderedFlow:
         "_opt_start_seq",
         "_opt_start_time",
         "_prefix",
+        "_resume_at",
         "_retry_at",
+        "_starting",
         "_state",
         "expected",
         "last_stream_seq",
@@ -124,6 +130,9 @@ class OrderedFlow:
         self._attempts = 0
         self._retry_at: float | None = None
         self._last_error = ""
+        # First stream sequence to deliver when nothing was delivered yet; 0: as the deliver policy says.
+        self._resume_at = 0
+        self._starting = False
         self.serial = 0
         #: The consumer sequence that the next message must have.
         self.expected = 1
@@ -156,15 +165,32 @@ class OrderedFlow:
             return NOTHING
         self._state = OrderedState.WAITING
         self._retry_at = now
+        self._starting = True
         return self._create() if self._connected else NOTHING
 
-    def on_created(self, serial: int, now: float) -> Actions:
-        """The consumer exists: pull from it (in a subscription of its own, or with its serial in mind)."""
+    def on_created(self, serial: int, now: float, starts_at: int = 0) -> Actions:
+        """The consumer exists: pull from it (in a subscription of its own, or with its serial in mind).
+
+        ``starts_at``: the first stream sequence that it can deliver, from its info; 0 when not known.
+        """
         if serial != self.serial or self._state is not OrderedState.CREATING:
             # Abandoned while its creation was under way (disconnect, stop): do not leave it behind.
             return (DeleteConsumer(f"{self._prefix}_{serial}"),) if self._is_abandoned(serial) else NOTHING
         self._state = OrderedState.ACTIVE
+        if self._starting:
+            # Not a reset: the first one comes at once, and has all its attempts.
+            self._starting = False
+            self._attempts = 0
+        if not self.last_stream_seq and self._deliver_policy in ("new", "last"):
+            self._resume_at = starts_at
         return NOTHING
+
+    def on_name_taken(self, serial: int, now: float) -> Actions:
+        """Somebody else, or an earlier run, has a consumer of this name: take the next, at once."""
+        if serial != self.serial or self._state is not OrderedState.CREATING:
+            return NOTHING
+        self._attempts -= 1
+        return self._create()
 
     def on_create_failed(
         self, serial: int, error: JetsparkError, now: float, *, permanent: bool = False
@@ -232,6 +258,10 @@ class OrderedFlow:
         """503: the consumer is gone, or its server."""
         return self._reset_if(serial, "no responders", now)
 
+    def on_lost(self, serial: int, reason: str, now: float) -> Actions:
+        """The server told that the consumer is gone in another way, such as a shutdown."""
+        return self._reset_if(serial, reason, now)
+
     def on_disconnect(self, now: float) -> Actions:
         """The connection broke; attempts pause. The current consumer is not trusted any more."""
         if self._state is not OrderedState.CONCLUDED:
@@ -255,6 +285,23 @@ class OrderedFlow:
         due = self.next_deadline()
         return self._create() if due is not None and now >= due else NOTHING
 
+    def suspend(self, now: float, resume_at: int = 0) -> Actions:
+        """Nobody reads: give the consumer up until the next :meth:`start`.
+
+        ``resume_at``: stream sequence of the first message that was not handed out, when messages that had
+        passed the check were thrown away.
+        """
+        if self._state is OrderedState.CONCLUDED:
+            return NOTHING
+        exists = self._state is OrderedState.ACTIVE
+        self._state = OrderedState.NEW
+        self._retry_at = None
+        self._attempts = 0
+        if resume_at:
+            self._resume_at = resume_at
+            self.last_stream_seq = resume_at - 1
+        return (DeleteConsumer(self.name),) if exists else NOTHING
+
     def stop(self, now: float) -> Actions:
         """Conclude and delete the current consumer."""
         if self._state is OrderedState.CONCLUDED:
@@ -266,7 +313,8 @@ class OrderedFlow:
     # --- reset ----------------------------------------------------------------------------------------
 
     def _is_abandoned(self, serial: int) -> bool:
-        return serial < self.serial or self._state in (OrderedState.CONCLUDED, OrderedState.WAITING)
+        gone = (OrderedState.CONCLUDED, OrderedState.WAITING, OrderedState.NEW)
+        return serial < self.serial or self._state in gone
 
     def _reset_if(self, serial: int, reason: str, now: float) -> Actions:
         if serial != self.serial or self._state is not OrderedState.ACTIVE:
@@ -299,8 +347,9 @@ class OrderedFlow:
         self._attempts += 1
         self.serial += 1
         self.expected = 1
-        if self.last_stream_seq:
-            start = CreateConsumer(self.name, self.serial, "by_start_sequence", self.last_stream_seq + 1)
+        resume_at = self.last_stream_seq + 1 if self.last_stream_seq else self._resume_at
+        if resume_at:
+            start = CreateConsumer(self.name, self.serial, "by_start_sequence", resume_at)
         else:
             start = CreateConsumer(
                 self.name, self.serial, self._deliver_policy, self._opt_start_seq, self._opt_start_time
