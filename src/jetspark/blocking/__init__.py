@@ -6,10 +6,24 @@ Any number of threads may share a connection. After a fork, open a new one in th
 
 from jetspark.blocking.connecting import connect
 from jetspark.blocking.connection import Connection
+from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.jetstream import JetStream
-from jetspark.blocking.message import Msg
+from jetspark.blocking.message import Message, MessageBatch, Msg
 from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscription import Subscription
 
-__all__ = ["Connection", "Consumer", "JetStream", "Msg", "Stream", "Subscription", "connect"]
+__all__ = [
+    "Connection",
+    "Consume",
+    "ConsumeBatches",
+    "ConsumeCallback",
+    "Consumer",
+    "JetStream",
+    "Message",
+    "MessageBatch",
+    "Msg",
+    "Stream",
+    "Subscription",
+    "connect",
+]

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._engine import closed_error
+from jetspark.blocking._pull import ThreadPullSink
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.blocking.message import Msg
+from jetspark.blocking.message import Message, Msg
 from jetspark.connecting import Connection
 from jetspark.connection.events import CallbackFailed
 from jetspark.connection.subscription import Subscription
@@ -144,6 +145,8 @@ class EngineConnection(Connection):
     """The connection that lives in the engine's loop. Made in the loop's thread."""
 
     _subscription_class = ThreadSubscription
+    _consumer_message_class = Message
+    _pull_sink_class = ThreadPullSink
 
     def __init__(
         self, engine: Engine, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None

@@ -6,7 +6,10 @@ a coroutine, ``self._iterate(self._target.method, ...)`` for an async generator.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from jetspark.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -66,3 +69,11 @@ async def _take(source: AsyncIterator[T], count: int) -> tuple[list[T], bool, Ba
     except Exception as error:
         return found, True, error
     return found, False, None
+
+
+def check_plain(field: str, function: object) -> None:
+    """Refuse a coroutine function: nothing here would await what it returns."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidArgument(
+            field, function, "must be a plain function; async ones are for jetspark.connect()"
+        )

@@ -18,6 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # From the words of the async documentation to ours, in this order.
 _WORDS = (
+    (
+        "Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.",
+        "Get some messages, all that came when it has ended.",
+    ),
+    ("Await ``wait`` for the end.", "Call ``wait`` for the end."),
     ("async with ", "with "),
     ("``async with``", "``with``"),
     ("async for ", "for "),
@@ -29,7 +34,7 @@ _WORDS = (
     ("jetspark.connect(", "jetspark.blocking.connect("),
 )
 # "a function, async or not, called with": here it is plain.
-_EITHER_KIND = re.compile(r",\s+async or not,")
+_EITHER_KIND = re.compile(r",\s+async or not(?=;)|,\s+async or not,|(?<=\()async or not;\s+")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,3 +87,43 @@ class ListenerThread:
                 self._listener(event)
             except Exception:
                 logger.exception("the listener raised on %s", type(event).__name__)
+
+
+class Courier:
+    """Calls a function with what other threads have for it, in order, in a thread that the first one starts.
+
+    The loop's thread must not run user code, which may block or use the API.
+    """
+
+    def __init__(self, function: Callable[[Any], object], what: str) -> None:
+        self._function = function
+        self._what = what
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, item: Any) -> None:
+        """Hand it over; never blocks."""
+        self._queue.put(item)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="jetspark-courier", daemon=True)
+                self._thread.start()
+
+    def stop(self, grace: float) -> None:
+        """Let it finish what it has, at most ``grace`` seconds; it may be the caller itself."""
+        with self._lock:
+            thread = self._thread
+            if thread is None:
+                return
+            self._thread = None
+            self._queue.put(None)
+        if thread is not threading.current_thread():
+            thread.join(grace)
+
+    def _main(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                self._function(item)
+            except Exception:
+                logger.exception("the %s raised", self._what)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from jetspark.blocking._client import EngineConnection
 from jetspark.blocking._engine import Engine
+from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by
 from jetspark.blocking._threads import ListenerThread
-from jetspark.blocking.connection import Connection, check_plain
+from jetspark.blocking.connection import Connection
 from jetspark.connecting import Connecting
 from jetspark.connecting import connect as async_connect
 from jetspark.connection.events import Event

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import inspect
 import time
 import weakref
 from typing import TYPE_CHECKING, cast
 
 from jetspark.blocking import _process
+from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
@@ -18,7 +18,6 @@ from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import (
     ConnectionClosed,
-    InvalidArgument,
     JetsparkError,
     NoRespondersError,
     RequestTimeout,
@@ -293,14 +292,6 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def check_plain(field: str, function: object) -> None:
-    """Refuse a coroutine function: nothing here would await what it returns."""
-    if inspect.iscoroutinefunction(function):
-        raise InvalidArgument(
-            field, function, "must be a plain function; async ones are for jetspark.connect()"
-        )
 
 
 _open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jetspark.blocking._facade import Facade
+from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking._threads import Courier
+from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback, Handler
+from jetspark.blocking.message import MessageBatch
+from jetspark.errors import JetsparkError
+from jetspark.jetstream.consume import Consume as AsyncConsume
+from jetspark.jetstream.consume import ConsumeCallback as AsyncConsumeCallback
 from jetspark.jetstream.consumer import Consumer as AsyncConsumer
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from jetspark.blocking.message import Message
+    from jetspark.jetstream.consume import ErrorListener
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.fetch import Fetch, Stash
 
 
 @mirrors(AsyncConsumer)
@@ -60,3 +71,211 @@ class Consumer(Facade[AsyncConsumer]):
     @documented_by(AsyncConsumer.reset)
     def reset(self, seq: int | None = None) -> ConsumerInfo:
         return self._run(self._target.reset, seq)
+
+    # Pull
+
+    @documented_by(
+        AsyncConsumer.fetch,
+        note=(
+            "What ends it early (consumer deleted, missed heartbeats, a limit of the consumer) leaves the\n"
+            "messages that came before it: they are returned with ``batch.error`` set; without any it is\n"
+            "raised. Ctrl-C loses no message: the next fetch has them."
+        ),
+    )
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: float | None = None,
+        no_wait: bool = False,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+    ) -> MessageBatch:
+        request = self._target.fetch(
+            max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            no_wait=no_wait,
+            idle_heartbeat=idle_heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        batch = MessageBatch()
+        try:
+            self._run(_collect, request, batch)
+        except JetsparkError:
+            raise
+        except BaseException:
+            # The fetch was cancelled, or it has ended and nobody was told: then its messages are here.
+            self._engine.spawn(partial(_give_back, self._target._stash, batch))
+            raise
+        return batch
+
+    @documented_by(AsyncConsumer.fetch_bytes)
+    def fetch_bytes(
+        self, max_bytes: int, *, expires: float | None = None, idle_heartbeat: float | None = None
+    ) -> MessageBatch:
+        return self.fetch(max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat)
+
+    @documented_by(AsyncConsumer.fetch_no_wait)
+    def fetch_no_wait(self, max_messages: int) -> MessageBatch:
+        return self.fetch(max_messages, no_wait=True)
+
+    @documented_by(AsyncConsumer.next)
+    def next(
+        self,
+        expires: float | None = None,
+        *,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+    ) -> Message | None:
+        batch = self.fetch(
+            1,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        return batch[0] if batch else None
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[False] = False,
+        callback: None = None,
+        concurrency: int = 1,
+    ) -> Consume: ...
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[True],
+        callback: None = None,
+        concurrency: int = 1,
+    ) -> ConsumeBatches: ...
+
+    @overload
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: Literal[False] = False,
+        callback: Handler,
+        concurrency: int = 1,
+    ) -> ConsumeCallback: ...
+
+    @documented_by(
+        AsyncConsumer.consume,
+        note=(
+            "Callbacks run in threads of their own, ``on_error`` in another one, so all of them may block\n"
+            "and use the API."
+        ),
+    )
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+        batches: bool = False,
+        callback: Handler | None = None,
+        concurrency: int = 1,
+    ) -> Consume | ConsumeBatches | ConsumeCallback:
+        check_plain("callback", callback)
+        check_plain("on_error", on_error)
+        errors = Courier(on_error, "error listener") if callable(on_error) else None
+        options: dict[str, Any] = {
+            "max_messages": max_messages,
+            "max_bytes": max_bytes,
+            "threshold_messages": threshold_messages,
+            "threshold_bytes": threshold_bytes,
+            "max_bytes_per_request": max_bytes_per_request,
+            "expires": expires,
+            "idle_heartbeat": idle_heartbeat,
+            "stop_after": stop_after,
+            "group": group,
+            "min_pending": min_pending,
+            "min_ack_pending": min_ack_pending,
+            "priority": priority,
+            "on_error": on_error if errors is None else errors.put,
+            "batches": batches,
+            "callback": callback,
+            "concurrency": concurrency,
+        }
+        target: Any = self._target.consume(**options)
+        if isinstance(target, AsyncConsumeCallback):
+            return ConsumeCallback(self._engine, target, errors)
+        if isinstance(target, AsyncConsume):
+            return Consume(self._engine, target, errors)
+        return ConsumeBatches(self._engine, target, errors)
+
+
+async def _collect(request: Fetch, into: MessageBatch) -> None:
+    found = await request
+    into.error = found.error
+    into.extend(found)  # type: ignore[arg-type]  # the parser makes what _consumer_message_class says
+
+
+async def _give_back(stash: Stash, batch: MessageBatch) -> None:
+    stash.keep(deque(batch))

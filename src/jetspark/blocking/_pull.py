@@ -1,0 +1,192 @@
+"""Pulled messages on their way from the loop's thread to the threads that read them.
+
+Theory of operation
+-------------------
+The loop puts what arrives into the buffer as *runs*: lists, each with one list iterator that all readers
+share. A list iterator's step is a single step for the interpreter, so each message goes to exactly one
+thread without a lock. Readers chain those iterators in C (``itertools.chain``): a message costs no Python
+frame, and Ctrl-C can't strike between taking a message out of the buffer and handing it to the ``for`` loop.
+
+Runs are as long as the stride in which the machine wants to hear of progress. At the end of one the reader
+asks the loop to report, once for however many are due: the machine itself is touched by the loop alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from itertools import chain
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, cast
+
+from jetspark.blocking import _process
+from jetspark.blocking._threads import ThreadWaiters
+from jetspark.jetstream.pull import PullSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# Where limits are in bytes, runs are cut into so many, to report in time.
+_CUTS = 8
+
+
+class Run:
+    """Messages that arrived together. ``left`` is shared by all readers, ``end`` its place in the order."""
+
+    __slots__ = ("end", "items", "left")
+
+    def __init__(self, items: list[Any], end: int) -> None:
+        self.items = items
+        self.left = iter(items)
+        self.end = end
+
+
+class RunBuffer:
+    """What has arrived and was not taken. Filled by the loop, read by any thread."""
+
+    def __init__(self) -> None:
+        self._runs: deque[Run] = deque()
+        self._appended = 0
+        # Beyond stop_after: counted, because the machine counts them, and never handed out.
+        self._hidden = 0
+        _process.emptied_by_fork.add(self)
+
+    def __len__(self) -> int:
+        try:
+            first = self._runs[0]
+        except IndexError:
+            return self._hidden
+        # Only the first run can be partly taken: a run leaves when it is used up.
+        return self._appended - first.end + length_hint(first.left) + self._hidden
+
+    def append(self, items: list[Any]) -> None:
+        """Add a run; the list is the buffer's from now on."""
+        self._appended += len(items)
+        self._runs.append(Run(items, self._appended))
+
+    def hide(self, count: int) -> None:
+        """Count messages that nobody will get."""
+        self._hidden += count
+
+    def first(self) -> Run | None:
+        """The run that is being read."""
+        try:
+            return self._runs[0]
+        except IndexError:
+            return None
+
+    def all(self) -> list[Run]:
+        """Every run, the first perhaps in part."""
+        return list(self._runs)
+
+    def drop(self, run: Run) -> None:
+        """Let go of a run that is used up; another reader may have done so."""
+        with contextlib.suppress(ValueError):
+            self._runs.remove(run)
+
+    def clear(self) -> None:
+        """Throw everything away; readers in the middle of a run find its end."""
+        for run in list(self._runs):
+            run.items.clear()
+        self._runs.clear()
+        self._hidden = 0
+
+
+class ThreadPullSink(PullSink):
+    """A pull inbox that is read by threads."""
+
+    def __init__(self, target: Any, options: Any, on_warning: Any = None) -> None:
+        super().__init__(target, options, on_warning)
+        self.runs = RunBuffer()
+        self.buffer = cast("deque[Any]", self.runs)
+        self.readers = ThreadWaiters()
+        limit = options.max_messages or options.buffer_messages or 1
+        self._cut = 0 if self._exact else max(1, limit // 16)
+        self._wanted: int | None = options.stop_after
+        self._taken_seen = 0
+        self._signalled = False
+
+    # In the loop's thread
+
+    def _enqueue(self, items: list[Any]) -> None:
+        count = len(items)
+        self._unreported += count
+        if self._wanted is not None:
+            wanted, self._wanted = self._wanted, max(0, self._wanted - count)
+            if count > wanted:
+                self.runs.hide(count - wanted)
+                items, count = items[:wanted], wanted
+        cut = self._cut or max(1, count // _CUTS)
+        for begin in range(0, count, cut):
+            self.runs.append(items[begin : begin + cut])
+        if self._waiters:
+            super()._wake()
+        if self.readers:
+            self.readers.wake_all()
+
+    def _wake(self) -> None:
+        super()._wake()
+        self.readers.wake_all()
+
+    def _report_now(self) -> None:
+        # First: what a reader takes from here on makes it ask again.
+        self._signalled = False
+        first = self.runs.first()
+        self._taken_seen = self.runs._appended if first is None else first.end - length_hint(first.left)
+        self.report()
+
+    # In threads of user code
+
+    def parts(self) -> Iterator[Iterable[Any]]:
+        """What is left of each run, one after the other; returns at the end of the consume."""
+        buffer = self.runs
+        while True:
+            run = self._next_run()
+            if run is None:
+                return
+            yield run.left
+            buffer.drop(run)
+            if not self._signalled and run.end - self._taken_seen >= (self._cut or 1):
+                self._signal()
+
+    def batches(self) -> Iterator[Iterable[Any]]:
+        """All that is there, again and again; returns at the end of the consume."""
+        buffer = self.runs
+        while self._next_run() is not None:
+            runs = buffer.all()
+            yield chain.from_iterable([run.left for run in runs])
+            for run in runs:
+                buffer.drop(run)
+            self._signal()
+
+    def take(self) -> Any:
+        """The next message, None at the end."""
+        for part in self.parts():
+            for message in part:
+                return message
+        return None
+
+    def _next_run(self) -> Run | None:
+        """The run to read, waiting for it; None at the end."""
+        owner = self.client.pid  # type: ignore[attr-defined]
+        while True:
+            if _process.pid != owner:
+                raise _process.forked(owner)
+            # Looked at first: what arrived before the end must be handed out.
+            done = self.done
+            run = self.runs.first()
+            if run is not None:
+                return run
+            if done:
+                return None
+            # Whatever became of earlier signals: the machine must know that the buffer is empty.
+            self._signal()
+            self.readers.wait(self._ready)
+
+    def _ready(self) -> bool:
+        return self.done or self.runs.first() is not None
+
+    def _signal(self) -> None:
+        self._signalled = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the sink has ended
+            self.client._loop.call_soon_threadsafe(self._report_now)
