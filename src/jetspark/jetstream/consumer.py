@@ -298,7 +298,10 @@ class Consumer:
         )
 
         def make_sink(tell: ErrorListener) -> PullSink:
-            return PullSink(self._target, options, tell)
+            # Threads read another kind of sink.
+            kind = getattr(self._target.client, "_pull_sink_class", PullSink)
+            sink: PullSink = kind(self._target, options, tell)
+            return sink
 
         if callback is not None:
             if batches:
