@@ -461,6 +461,28 @@ class TestRetry:
                 await publisher.flush()
         assert publisher.stats.resent == 0
 
+    async def test_a_message_that_expects_a_sequence_is_not_sent_again(self, own_server: Server) -> None:
+        """Its second copy would be refused by a stream that has stored the first: a failure that is none."""
+        async with jetspark.connect(own_server.url) as nc:
+            js = nc.jetstream()
+            stream = await make(js, storage=StorageType.FILE)
+            async with js.publisher(retry=True) as publisher:
+                own_server.suspend()
+                subject = f"{stream.name}.a"
+                futures = [
+                    await publisher.publish(subject, msg_id="1", expect=Expect(last_seq=0)),
+                    await publisher.publish(subject, msg_id="2", expect=Expect(last_subject_seq=1)),
+                ]
+                safe = await publisher.publish(subject, msg_id="3", expect=Expect(stream=stream.name))
+                own_server.kill()
+                own_server.restart()
+                for future in futures:
+                    with pytest.raises(ConnectionLost, match="may be stored"):
+                        await future
+                assert (await safe).stream == stream.name
+                with pytest.raises(PublishFailed):
+                    await publisher.flush()
+
     async def test_a_server_that_takes_less_after_the_reconnect_fails_that_message_only(
         self, start_server: Any
     ) -> None:

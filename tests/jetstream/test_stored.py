@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import jetspark
 from helpers import eventually, unique
 from jetspark import StorageType, StoredMsg, Stream, StreamConfig, StreamSource
-from jetspark.errors import InvalidArgument, PermissionViolationError
+from jetspark.errors import ConnectionLost, InvalidArgument, PermissionViolationError
 from jetspark.jetstream.errors import ApiError, MessageNotFound, StreamNotFound
 from jetspark.wire.headers import encode_headers
+
+if TYPE_CHECKING:
+    from jetspark.server import Server
 
 ROUTES = pytest.mark.parametrize("direct", [True, False], ids=["direct", "api"])
 STORES = pytest.mark.parametrize("storage", list(StorageType))
@@ -503,6 +506,21 @@ class TestDeleteMsg:
         with pytest.raises(InvalidArgument) as caught:
             await stream.delete_msg(seq)
         assert caught.value.field == "seq"
+
+
+async def test_a_batch_get_that_loses_its_connection_says_so_at_once(own_server: Server) -> None:
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream(timeout=30)
+        stream = await make(js, allow_direct=True)
+        own_server.suspend()
+        reading = asyncio.ensure_future(anext(stream.get_msgs()))
+        await eventually(
+            lambda: any(sink.subject.startswith("_INBOX") and sink.asked for sink in nc._sinks.values())
+        )
+        own_server.kill()
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionLost):
+                await reading
 
 
 async def test_a_batch_get_without_permission_says_so_at_once(start_server: Any) -> None:

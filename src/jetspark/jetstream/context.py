@@ -10,11 +10,18 @@ from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.api import Api
 from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
 from jetspark.jetstream.consumer import Consumer
-from jetspark.jetstream.consumer_config import ConsumerConfig, consumer_create_request
+from jetspark.jetstream.consumer_config import (
+    ConsumerConfig,
+    DeliverPolicy,
+    ReplayPolicy,
+    consumer_create_request,
+)
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.counter import delta_text
 from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
 from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
+from jetspark.jetstream.ordered import OrderedConsumer, create_ordered
+from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
 from jetspark.jetstream.stream import Stream
@@ -25,8 +32,8 @@ from jetspark.jetstream.values import Timestamp
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from datetime import datetime
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
@@ -146,6 +153,46 @@ class JetStream:
     ) -> Consumer:
         """Create the consumer, or give the existing one this config."""
         return await self._put_consumer(stream, config, "", pedantic)
+
+    async def create_ordered_consumer(
+        self,
+        stream: str,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+        inactive_threshold: float | timedelta = INACTIVE_THRESHOLD,
+        headers_only: bool = False,
+        max_reset_attempts: int | None = None,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> OrderedConsumer:
+        """A consumer that delivers each message once and in order, without acks; see
+        :class:`OrderedConsumer`.
+
+        ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
+        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
+        until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
+        messages. ``inactive_threshold``: seconds after which the server removes it when unused (300).
+        ``headers_only``: no bodies. ``max_reset_attempts``: give up after so many attempts in a row to make
+        it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
+        ``metadata``: free key-value pairs (2.10).
+        """
+        config = OrderedConsumerConfig(
+            filter_subjects=filter_subjects,
+            deliver_policy=deliver_policy,
+            opt_start_seq=opt_start_seq,
+            opt_start_time=opt_start_time,
+            replay_policy=replay_policy,
+            inactive_threshold=inactive_threshold,
+            headers_only=headers_only,
+            max_reset_attempts=max_reset_attempts,
+            name_prefix=name_prefix,
+            metadata=metadata,
+        )
+        return await create_ordered(self, stream, config)
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""
@@ -346,7 +393,8 @@ class JetStream:
         ``window``: how many may wait for their ack before ``publish`` waits (4,000). ``ack_timeout``:
         seconds after which a missing ack fails its future (30). ``retry``: send messages that have a
         ``msg_id`` again when the connection broke, no stream answered or no ack came for a quarter of
-        ``ack_timeout``; they fail when ``ack_timeout`` is over (False).
+        ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a sequence are
+        never sent again.
         """
         return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
 

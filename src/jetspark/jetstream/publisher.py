@@ -11,7 +11,8 @@ What becomes of a message whose ack is lost with the connection nobody can know;
 :class:`~jetspark.errors.ConnectionLost`, unless it has a ``msg_id`` and ``retry`` is on: then it is sent
 again after the reconnect and the server's duplicate window makes that safe. So it is when no ack came for a
 quarter of ``ack_timeout``: the leader of a replicated stream may die while our own server lives. Messages
-sent again may be stored after messages published later.
+sent again may be stored after messages published later. Messages that expect a sequence are not sent again:
+a stream without replicas looks at the sequence before it looks at the id, and would refuse what it stored.
 
 Failures never pass in silence: a future may be thrown away, but ``flush`` and the end of the ``async with``
 block raise :class:`PublishFailed` when anything failed since the last flush.
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from jetspark.jetstream.schedule import Schedule
 
 DEFAULT_WINDOW = 4000
+# Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
+_EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
 
 class PublishFailed(JetsparkError):
@@ -166,7 +169,7 @@ class Publisher(Sink):
         future: asyncio.Future[PubAck] = client._loop.create_future()
         self._pending[token] = (future, subject)
         self._stats.published += 1
-        if self._retry and msg_id is not None:
+        if self._retry and msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block:
             self._resend[token] = (subject, data, block)
         if client._out_size >= FLUSH_AT:
             await client._give_way()
