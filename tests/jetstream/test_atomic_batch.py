@@ -29,6 +29,7 @@ from jetspark.jetstream.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
+from lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from conftest import StartServer
@@ -367,6 +368,43 @@ async def test_a_lost_connection_stores_nothing(own_server: Server, cut_off: str
         await eventually(lambda: nc.is_connected, timeout=10)
         await js.publish(f"{stream.name}.after")
         assert await count(stream) == 1
+
+
+async def test_messages_that_get_lost_on_the_way_store_nothing(server: Server) -> None:
+    async with LossyProxy(server) as proxy, jetspark.connect(proxy.url, reconnect_wait=0.01) as nc:
+        js = nc.jetstream()
+        stream = await make(js)
+        batch = js.atomic_batch(hold=0)
+        for _ in range(10):
+            await batch.publish(f"{stream.name}.a")
+        proxy.swallow_up = True
+        committing = asyncio.create_task(batch.commit())
+        await eventually(lambda: proxy.swallowed)
+        await proxy.cut()
+        # The commit was on its way: we can't know that it was swallowed.
+        with pytest.raises(ConnectionLost, match="as a whole or not at all"):
+            await committing
+        assert await count(stream) == 0
+
+
+async def test_an_ack_that_gets_lost_on_the_way_leaves_a_whole_batch(server: Server) -> None:
+    async with LossyProxy(server) as proxy, jetspark.connect(proxy.url, reconnect_wait=0.01) as nc:
+        js = nc.jetstream()
+        stream = await make(js)
+        batch = js.atomic_batch(hold=0)
+        for number in range(10):
+            await batch.publish(f"{stream.name}.a", msg_id=str(number))
+        await nc.flush()
+        proxy.swallow_down = True
+        committing = asyncio.create_task(batch.commit())
+        await eventually(lambda: proxy.swallowed)
+        await proxy.cut()
+        with pytest.raises(ConnectionLost, match="as a whole or not at all"):
+            await committing
+        assert await count(stream) == 10
+        # Who tries again with the same ids learns that it had succeeded.
+        with pytest.raises(AtomicBatchDuplicate):
+            await send(js, *((f"{stream.name}.a", {"msg_id": str(number)}) for number in range(10)))
 
 
 async def test_killed_at_any_moment_a_batch_is_whole_or_absent(own_server: Server) -> None:
