@@ -62,13 +62,23 @@ class User:
 
 
 class Account:
-    """An account; JetStream without limits unless it is the system account."""
+    """An account; JetStream without limits unless it is the system account or has ``tiers`` of limits."""
 
-    def __init__(self, operator: Operator, name: str, *, jetstream: bool = True) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        name: str,
+        *,
+        jetstream: bool = True,
+        tiers: dict[str, dict[str, int]] | None = None,
+    ) -> None:
         self.name = name
         self._key = Key(nkeys.PREFIX_BYTE_ACCOUNT)
         self.public = self._key.public
         limits: dict[str, Any] = {**_NO_LIMITS, **_ACCOUNT_LIMITS, **(_JETSTREAM_LIMITS if jetstream else {})}
+        if tiers is not None:
+            limits = {**_NO_LIMITS, **_ACCOUNT_LIMITS}
+            limits["tiered_limits"] = {tier: {**_JETSTREAM_LIMITS, **own} for tier, own in tiers.items()}
         claims = {"limits": limits, "default_permissions": {"pub": {}, "sub": {}}, "type": "account"}
         self.jwt = _mint(operator.key, self.public, name, claims)
 
@@ -110,8 +120,10 @@ class Operator:
         claims = {"type": "operator", "system_account": self.system_account.public}
         self.jwt = _mint(self.key, self.key.public, name, claims)
 
-    def account(self, name: str, *, jetstream: bool = True) -> Account:
-        account = Account(self, name, jetstream=jetstream)
+    def account(
+        self, name: str, *, jetstream: bool = True, tiers: dict[str, dict[str, int]] | None = None
+    ) -> Account:
+        account = Account(self, name, jetstream=jetstream, tiers=tiers)
         self.accounts.append(account)
         return account
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +23,12 @@ from jetspark.jetstream.errors import (
     StreamSealed,
     StreamSubjectsOverlap,
 )
+from jwt_mint import Operator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import StartServer
 
 
 def memory(name: str, **options: object) -> StreamConfig:
@@ -309,6 +316,27 @@ async def test_account_info_counts_what_the_account_has(js: jetspark.JetStream) 
     assert info.api.level >= 1
     assert info.api.total > 0
     assert info.tiers == {}
+
+
+async def test_account_info_by_tier(start_server: StartServer, tmp_path: Path) -> None:
+    operator = Operator()
+    tiers = {"R1": {"streams": 3, "disk_storage": 1_000_000}, "R3": {"streams": 2, "consumer": 7}}
+    user = operator.account("TIERS", tiers=tiers).user("u")
+    creds = tmp_path / "u.creds"
+    creds.write_text(user.creds())
+    server = start_server(config=operator.resolver_config())
+    async with jetspark.connect(server.url, creds=creds) as nc:
+        js = nc.jetstream()
+        await js.create_stream(StreamConfig(name="S", subjects=["s"], max_bytes=5000))
+        await js.publish("s", b"x" * 100)
+        info = await js.account_info()
+        assert set(info.tiers) == {"R1", "R3"}
+        one, three = info.tiers["R1"], info.tiers["R3"]
+        assert (one.limits.max_streams, one.limits.max_storage) == (3, 1_000_000)
+        assert (three.limits.max_streams, three.limits.max_consumers) == (2, 7)
+        assert (one.streams, three.streams, info.streams) == (1, 0, 1)
+        assert one.storage > 100
+        assert one.reserved_storage == 5000
 
 
 async def test_the_context_says_what_it_is(nc: jetspark.Connection) -> None:
