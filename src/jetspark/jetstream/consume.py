@@ -36,6 +36,12 @@ class HandlerFailed(ConsumeError):
         self.error = error
         self.message = message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A message is bound to its connection, and what user code raises may not pickle either: both
+        # travel as text.
+        rebuild, (cls, args, state) = super().__reduce__()
+        return rebuild, (cls, args, {**state, "message": repr(self.message), "error": repr(self.error)})
+
 
 class ConsumeBase:
     """What both forms share: start at ``async with``, stop or drain, one end.
@@ -51,6 +57,7 @@ class ConsumeBase:
         self._on_error = on_error
         self._sink: PullSink | None = None
         self._raised = False
+        self._listening: set[asyncio.Future[None]] = set()
 
     @property
     def closed(self) -> bool:
@@ -96,7 +103,19 @@ class ConsumeBase:
         if self._on_error is None:
             return
         try:
-            self._on_error(error)
+            result = self._on_error(error)
+        except Exception:
+            logger.exception("the error listener raised")
+            return
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(self._await_listener(result))
+            self._listening.add(task)
+            task.add_done_callback(self._listening.discard)
+
+    @staticmethod
+    async def _await_listener(result: Awaitable[Any]) -> None:
+        try:
+            await result
         except Exception:
             logger.exception("the error listener raised")
 
@@ -200,7 +219,10 @@ class ConsumeCallback(ConsumeBase):
         return self
 
     async def stop(self) -> None:
-        """End now. What is buffered is dropped; callbacks under way are finished."""
+        """End now. What is buffered is dropped; callbacks under way are finished.
+
+        Waits for them, except when one of them calls it.
+        """
         await super().stop()
         await self._finish_workers()
 
@@ -212,10 +234,9 @@ class ConsumeCallback(ConsumeBase):
             raise error
 
     async def _finish_workers(self) -> None:
-        # A callback may stop its own consume: then it can't wait for itself.
-        others = [worker for worker in self._workers if worker is not asyncio.current_task()]
-        if others:
-            await asyncio.wait(others)
+        # A callback may stop its own consume. It can't wait for itself, nor for others that do the same.
+        if self._workers and asyncio.current_task() not in self._workers:
+            await asyncio.wait(self._workers)
 
     async def _work(self, sink: PullSink) -> None:
         buffer, callback = sink.buffer, self._callback
@@ -228,11 +249,20 @@ class ConsumeCallback(ConsumeBase):
                     result = callback(message)
                     if result is not None and inspect.isawaitable(result):
                         await result
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    # Not this worker was cancelled but something the callback waited for.
+                    self._failed(error, message)
                 except Exception as error:
-                    failure = HandlerFailed(error, message)
-                    logger.warning("%s", failure, exc_info=error)
-                    self._tell(failure)
+                    self._failed(error, message)
             sink.report()
             if sink.done:
                 return
             await sink.wait()
+
+    def _failed(self, error: BaseException, message: Message) -> None:
+        failure = HandlerFailed(error, message)
+        logger.warning("%s", failure, exc_info=error)
+        self._tell(failure)

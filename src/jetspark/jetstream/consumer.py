@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jetspark.errors import InvalidArgument
+from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.jetstream.consume import (
     Consume,
     ConsumeBatches,
@@ -42,7 +42,7 @@ class Consumer:
             api_timeout=js._api.timeout,
             pinned=config.priority_policy == PriorityPolicy.PINNED_CLIENT,
         )
-        self._stash = Stash(self._target, config.ack_wait)
+        self._stash = Stash(self._target, config.ack_wait, config.max_deliver)
 
     @property
     def name(self) -> str:
@@ -100,7 +100,12 @@ class Consumer:
             if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
                 raise InvalidArgument("seq", seq, "must be a stream sequence, 1 or more, or None")
             body["seq"] = seq
-        response = await self._js._api.request(f"CONSUMER.RESET.{self.stream_name}.{self.name}", body)
+        try:
+            response = await self._js._api.request(f"CONSUMER.RESET.{self.stream_name}.{self.name}", body)
+        except RequestTimeout:
+            # The server is silent about a consumer that does not exist; the info request is not.
+            await self.info()
+            raise
         self._info = ConsumerInfo.from_wire(response)
         return self._info
 
@@ -141,7 +146,7 @@ class Consumer:
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return Fetch(self._target, options, self._stash)
+        return self._new_fetch(options)
 
     def fetch_bytes(
         self, max_bytes: int, *, expires: float | None = None, idle_heartbeat: float | None = None
@@ -298,9 +303,10 @@ class Consumer:
         )
 
         def make_sink(tell: ErrorListener) -> PullSink:
-            # Threads read another kind of sink.
-            kind = getattr(self._target.client, "_pull_sink_class", PullSink)
-            sink: PullSink = kind(self._target, options, tell)
+            sink = self._new_sink(options, tell)
+            # A cancelled fetch of this handle may have left messages. They come first, all of them: they are
+            # in memory already, and nothing is pulled until there is room again.
+            sink.preload(self._stash.take(options.stop_after))
             return sink
 
         if callback is not None:
@@ -312,6 +318,14 @@ class Consumer:
         if concurrency != 1:
             raise InvalidArgument("concurrency", concurrency, "goes with callback")
         return (ConsumeBatches if batches else Consume)(make_sink, on_error)
+
+    def _new_fetch(self, options: FetchOptions) -> Fetch:
+        return Fetch(self._target, options, self._stash)
+
+    def _new_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
+        # Threads read another kind of sink.
+        kind: type[PullSink] = getattr(self._target.client, "_pull_sink_class", PullSink)
+        return kind(self._target, options, tell)
 
     def _check_pull(self) -> None:
         if self._info.config.is_push:

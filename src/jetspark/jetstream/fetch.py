@@ -10,13 +10,15 @@ returns; unless its ack_wait has passed, for then the server delivers it again a
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.jetstream.pull import PullSink, PullTarget
+from jetspark.jetstream.pull import PullSink, PullTarget, message_size
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator
+    from collections.abc import Generator
 
     from jetspark.errors import JetsparkError
     from jetspark.jetstream.message import Message
@@ -40,33 +42,45 @@ class MessageBatch(list["Message"]):
 class Stash:
     """Messages that a cancelled fetch had received."""
 
-    def __init__(self, target: PullTarget, ack_wait: float | None) -> None:
+    def __init__(self, target: PullTarget, ack_wait: float | None, max_deliver: int | None = None) -> None:
         self._target = target
-        # Without acks nothing is delivered again, so nothing may be thrown away.
-        self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if target.acks else float("inf")
+        # What is not delivered again may not be thrown away.
+        again = target.acks and max_deliver != 1
+        self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
         self._messages: deque[tuple[float, Any]] = deque()
 
-    def take(self, count: int) -> list[Any]:
-        """At most ``count`` messages that may still be processed."""
-        now = self._target.client._loop.time()
+    def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
+        """Messages that may still be processed, within the limits of whoever asks; None is no limit."""
+        now = self.loop.time()
         found: list[Any] = []
-        while self._messages and len(found) < count:
-            until, message = self._messages.popleft()
+        room = float("inf") if max_bytes is None else max_bytes
+        while self._messages and len(found) != count:
+            until, message = self._messages[0]
             if until > now:
+                room -= message_size(message)
+                if room < 0:
+                    break
                 found.append(message)
+            self._messages.popleft()
         return found
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the connection."""
+        return self._target.client._loop
 
     def put_back(self, sink: PullSink) -> None:
         """Take over everything from a fetch that nobody waits for any more."""
-        self._collect(sink)
+        self.keep(sink.buffer)
         if not sink.done:
-            sink.on_done = lambda: self._collect(sink)
+            sink.on_done = lambda: self.keep(sink.buffer)
             sink.drain()
 
-    def _collect(self, sink: PullSink) -> None:
-        until = self._target.client._loop.time() + self._keep
-        self._messages.extend((until, message) for message in sink.buffer)
-        sink.buffer.clear()
+    def keep(self, messages: deque[Any]) -> None:
+        """Take the messages over, in their order."""
+        until = self.loop.time() + self._keep
+        self._messages.extend((until, message) for message in messages)
+        messages.clear()
 
 
 class Fetch:
@@ -103,36 +117,80 @@ class Fetch:
                 raise sink.error
         return batch
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> FetchIterator:
         stashed: list[Message] = []
         sink = self._start(stashed)
-        if sink is None:
-            for message in stashed:
-                yield message
-            return
-        buffer = sink.buffer
-        buffer.extendleft(reversed(stashed))
-        try:
-            while True:
-                while buffer:
-                    yield buffer.popleft()
-                if sink.done:
-                    break
-                await sink.wait()
-        finally:
-            if buffer or not sink.done:
-                self._stash.put_back(sink)
-        if sink.error is not None:
-            raise sink.error
+        return FetchIterator(self._stash, stashed, sink)
 
     def _start(self, stashed: list[Message]) -> PullSink | None:
         """Send the request for what the stash does not have; None when it has all."""
         options = self._options
-        stashed.extend(self._stash.take(options.batch))
-        if len(stashed) == options.batch:
-            return None
-        if stashed and options.max_messages is not None:
-            options = options.fewer(len(stashed))
-        sink = PullSink(self._target, options)
+        stashed.extend(self._stash.take(options.batch, options.max_bytes))
+        if stashed:
+            rest = options.without(len(stashed), sum(map(message_size, stashed)))
+            if rest is None:
+                return None
+            options = rest
+        sink = self._new_sink(options)
         sink.start()
         return sink
+
+    def _new_sink(self, options: FetchOptions) -> PullSink:
+        return PullSink(self._target, options)
+
+
+class FetchIterator:
+    """The messages of a fetch as they come. Leaving the loop early gives the rest to the stash, at once.
+
+    A class and not an async generator: those are closed some time after the loop was left, so that the
+    next fetch would overtake what this one had received.
+    """
+
+    def __init__(self, stash: Stash, stashed: list[Message], sink: PullSink | None) -> None:
+        self._stash = stash
+        self._sink = sink
+        if sink is None:
+            self._buffer: deque[Message] = deque(stashed)
+        else:
+            self._buffer = sink.buffer
+            self._buffer.extendleft(reversed(stashed))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        buffer, sink = self._buffer, self._sink
+        while not buffer:
+            if sink is None:
+                raise StopAsyncIteration
+            if sink.done:
+                self._sink = None
+                if sink.error is not None:
+                    raise sink.error
+                raise StopAsyncIteration
+            await sink.wait()
+        return buffer.popleft()
+
+    async def aclose(self) -> None:
+        """End the iteration; what was not handed out is for the next fetch of the consumer."""
+        self._give_back()
+
+    def __del__(self) -> None:
+        sink = self._sink
+        if sink is None and not self._buffer:
+            return
+        loop = self._stash.loop
+        if asyncio._get_running_loop() is loop:
+            self._give_back()
+        else:
+            # Collected elsewhere or later; when the loop is closed, so is the connection.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._give_back)
+
+    def _give_back(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is None:
+            self._stash.keep(self._buffer)
+        else:
+            self._stash.put_back(sink)
+        self._buffer = deque()

@@ -66,6 +66,8 @@ class PullSink(Sink):
     ) -> None:
         client = target.client
         super().__init__(client, client.new_inbox())
+        # Refused permission to publish there ends the sink: no pull can ever be answered.
+        self.asked = target.next_subject
         self.target = target
         self.factory = getattr(client, "_consumer_message_class", Message)
         self.owner = target
@@ -100,6 +102,11 @@ class PullSink(Sink):
         self.client._add_sink(self)
         self._perform(self.flow.start(self._now()))
         self._arm()
+
+    def preload(self, items: list[Any]) -> None:
+        """Put messages of an earlier fetch into the buffer, before ``start``; they take up room there."""
+        if items:
+            self._deliver_messages(items)
 
     def stop(self) -> None:
         """End now; what is buffered is discarded and delivered again after ack_wait."""
@@ -169,7 +176,9 @@ class PullSink(Sink):
         begin = 0
         for index in marked:
             item = items[index]
-            if item.data:
+            # A delivered message has an ack reply, a status has none. Without this check somebody could
+            # publish an empty message with a status line, and it would never reach the user.
+            if item.data or item.reply:
                 continue
             try:
                 status = item.status

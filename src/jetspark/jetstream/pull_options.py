@@ -145,10 +145,16 @@ class FetchOptions:
                 )
         _priority_group(self.group, self.min_pending, self.min_ack_pending, self.priority)
 
-    def fewer(self, count: int) -> FetchOptions:
-        """The same fetch for ``count`` messages less."""
-        assert self.max_messages is not None
-        return replace(self, max_messages=self.max_messages - count)
+    def without(self, count: int, size: int) -> FetchOptions | None:
+        """The same fetch for so many messages and bytes less; None when nothing is left to ask for."""
+        max_messages, max_bytes = self.max_messages, self.max_bytes
+        if max_messages is not None:
+            max_messages -= count
+        if max_bytes is not None:
+            max_bytes -= size
+        if max_messages == 0 or max_bytes == 0:
+            return None
+        return replace(self, max_messages=max_messages, max_bytes=max_bytes)
 
     @property
     def batch(self) -> int:
