@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream import stored
+from jetspark.jetstream.consumer_config import ReplayPolicy
 from jetspark.jetstream.counter import CounterValue
 from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
+from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
 from jetspark.jetstream.stream_info import StreamInfo
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-    from datetime import datetime
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from jetspark.jetstream.consumer import Consumer
-    from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.ordered import OrderedConsumer
     from jetspark.jetstream.stream_config import StreamConfig
 
 
@@ -295,6 +298,45 @@ class Stream:
     async def create_or_update_consumer(self, config: ConsumerConfig, *, pedantic: bool = False) -> Consumer:
         """Create the consumer, or give the existing one this config."""
         return await self._js.create_or_update_consumer(self.name, config, pedantic=pedantic)
+
+    async def create_ordered_consumer(
+        self,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+        inactive_threshold: float | timedelta = INACTIVE_THRESHOLD,
+        headers_only: bool = False,
+        max_reset_attempts: int | None = None,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> OrderedConsumer:
+        """A consumer that delivers each message once and in order, without acks; see
+        :class:`OrderedConsumer`.
+
+        ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
+        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
+        until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
+        messages. ``inactive_threshold``: seconds after which the server removes it when unused (300).
+        ``headers_only``: no bodies. ``max_reset_attempts``: give up after so many attempts in a row to make
+        it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
+        ``metadata``: free key-value pairs (2.10).
+        """
+        return await self._js.create_ordered_consumer(
+            self.name,
+            filter_subjects=filter_subjects,
+            deliver_policy=deliver_policy,
+            opt_start_seq=opt_start_seq,
+            opt_start_time=opt_start_time,
+            replay_policy=replay_policy,
+            inactive_threshold=inactive_threshold,
+            headers_only=headers_only,
+            max_reset_attempts=max_reset_attempts,
+            name_prefix=name_prefix,
+            metadata=metadata,
+        )
 
     async def delete_consumer(self, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""
