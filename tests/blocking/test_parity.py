@@ -38,9 +38,9 @@ PENDING: set[str] = {
     "AtomicBatch",
     "FastIngest",
     "JetStream.atomic_batch",
+    "JetStream.create_ordered_consumer",
     "JetStream.fast_ingest",
-    "JetStream.publisher",
-    "Publisher",
+    "Stream.create_ordered_consumer",
 }
 ASYNC_WORDS = re.compile(r"\b(async|await|awaits|awaited|asyncio|coroutine)\b", re.IGNORECASE)
 

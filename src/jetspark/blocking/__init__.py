@@ -10,6 +10,7 @@ from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.message import Message, MessageBatch, Msg
+from jetspark.blocking.publisher import Publisher
 from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscription import Subscription
 
@@ -23,6 +24,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "Msg",
+    "Publisher",
     "Stream",
     "Subscription",
     "connect",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
+from jetspark.blocking.publisher import Publisher, ThreadPublisher
 from jetspark.blocking.stream import Stream
 from jetspark.jetstream.context import JetStream as AsyncJetStream
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
+from jetspark.jetstream.publisher import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from jetspark.blocking._client import EngineConnection
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.account import AccountInfo
     from jetspark.jetstream.consumer_config import ConsumerConfig
@@ -154,3 +157,18 @@ class JetStream(Facade[AsyncJetStream]):
         self, subject: str, delta: int | str = 1, *, msg_id: str | None = None, timeout: float | None = None
     ) -> int:
         return self._run(self._target.increment, subject, delta, msg_id=msg_id, timeout=timeout)
+
+    @documented_by(AsyncJetStream.publisher)
+    def publisher(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        ack_timeout: float = 30.0,
+        retry: bool = False,
+    ) -> Publisher:
+        target = ThreadPublisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
+        return Publisher(self._engine, target)
+
+    @property
+    def _client(self) -> EngineConnection:
+        return cast("EngineConnection", self._target._client)

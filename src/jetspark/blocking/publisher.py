@@ -1,0 +1,159 @@
+"""The pipelined publisher, for threads.
+
+The calling thread checks, encodes and registers the message, and leaves it in the connection's outbox; the
+loop sends what has gathered there, and settles the futures of all acks of a received chunk together. So no
+message costs a hop between threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from jetspark.blocking import _process
+from jetspark.blocking._acks import AckDesk, AckFuture
+from jetspark.blocking._facade import Facade
+from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking._threads import ThreadWaiters
+from jetspark.connection.subscription import Sink
+from jetspark.errors import ConnectionClosed
+from jetspark.jetstream.publish import publish_headers
+from jetspark.jetstream.publisher import Publisher as AsyncPublisher
+from jetspark.wire.headers import encode_headers
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._engine import Engine
+    from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.publish import Expect
+    from jetspark.jetstream.publisher import PublisherStats
+    from jetspark.jetstream.schedule import Schedule
+
+
+class ThreadPublisher(AsyncPublisher):
+    """The loop's side: the async publisher, which wakes threads too."""
+
+    def __init__(self, client: EngineConnection, *, window: int, ack_timeout: float, retry: bool) -> None:
+        super().__init__(client, window=window, ack_timeout=ack_timeout, retry=retry)
+        self.desk = AckDesk(client)
+        self.blocked = ThreadWaiters()
+
+    def has_room(self) -> bool:
+        """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
+        return len(self._pending) < self._window or not self._open
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self.desk.sleepers:
+            self.desk.sleepers.wake_all()
+        if self.blocked and self.has_room():
+            self.blocked.wake_all()
+
+
+@mirrors(
+    AsyncPublisher,
+    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
+    note=(
+        "Any number of threads may publish through it. Its futures are those of ``concurrent.futures``;\n"
+        "their callbacks run in the connection's thread and must not block."
+    ),
+)
+class Publisher(Facade[ThreadPublisher]):
+    def __init__(self, engine: Engine, target: ThreadPublisher) -> None:
+        super().__init__(engine, target)
+        self._client = cast("EngineConnection", target.client)
+        self._lock = threading.Lock()
+
+    @property
+    @documented_by(AsyncPublisher.pending)
+    def pending(self) -> int:
+        return self._target.pending
+
+    @property
+    @documented_by(AsyncPublisher.stats)
+    def stats(self) -> PublisherStats:
+        return self._target.stats
+
+    def __enter__(self) -> Self:
+        self._run(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._engine.is_foreign:
+            return  # the parent's messages are the parent's
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            if not self._engine.is_stopped:
+                self._engine.finish(self._close)
+
+    @documented_by(AsyncPublisher.publish)
+    def publish(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        schedule: Schedule | None = None,
+    ) -> Future[PubAck]:
+        target, client = self._target, self._client
+        if client.pid != _process.pid:
+            raise _process.forked(client.pid)
+        pending = target._pending
+        while len(pending) >= target._window and target._open:
+            target.blocked.wait(target.has_room)
+        block: bytes | None = None
+        if (
+            headers is not None
+            or msg_id is not None
+            or expect is not None
+            or ttl is not None
+            or schedule is not None
+        ):
+            typed = publish_headers(
+                headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+            )
+            block = None if typed is None else encode_headers(typed)
+        future = AckFuture(target.desk)
+        with self._lock:
+            target._serial = serial = target._serial + 1
+            target._stats.published += 1
+        token = str(serial)
+        # Before it is sent: the ack may come at once, in the other thread.
+        pending[token] = cast("Any", (future, subject))
+        try:
+            # Only now: a publisher that closes after this finds the message and fails it.
+            if not target._open:
+                raise ConnectionClosed(target._why_closed().replace("async with", "with"))
+            if target._retry and msg_id is not None:
+                target._resend[token] = (subject, data, block)
+            client._pub(subject, data, target._base + token, block, own_reply=True)
+        except BaseException:
+            pending.pop(token, None)
+            target._resend.pop(token, None)
+            with self._lock:
+                target._stats.published -= 1
+            raise
+        client.give_way()
+        return future
+
+    @documented_by(AsyncPublisher.flush)
+    def flush(self) -> None:
+        if self._engine.is_stopped:
+            # Closed with the connection: nothing is pending, and what failed is known.
+            self._target._raise_failures()
+        else:
+            self._run(self._target.flush)
+
+    async def _close(self) -> None:
+        self._target._close(ConnectionClosed("the publisher was closed before the ack came"))
