@@ -8,12 +8,15 @@ none, and for reading without acknowledging.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.pull import PullSink, PullTarget
+from jetspark.jetstream.pull_options import BATCH_WITH_MAX_BYTES
 from jetspark.jetstream.statuses import PIN_ID
 from jetspark.wire.columns import COLUMNAR, Columns
 from jetspark.wire.headers import decode_headers
@@ -24,6 +27,13 @@ if TYPE_CHECKING:
     from jetspark.errors import JetsparkError
     from jetspark.jetstream.consumer import Consumer
     from jetspark.jetstream.pull_options import PullOptions
+
+
+logger = logging.getLogger("jetspark")
+
+#: What one ``take`` joins at most, in bytes of the wire. Arrow's binary arrays end at 2 GiB, and whoever
+#: sized the buffer for small messages should not get all the large ones in one piece.
+MAX_TAKE = 128 * 1_048_576
 
 
 class ColumnarSink(PullSink):
@@ -58,13 +68,16 @@ class ColumnarSink(PullSink):
             self._arm()
 
     def take(self) -> Columns | None:
-        """Everything that has arrived as one set of columns; None when nothing has."""
+        """What has arrived as one set of columns, ``MAX_TAKE`` at most; None when nothing has."""
         chunks = self.chunks
         if not chunks:
             return None
-        self.chunks = []
         taken = chunks[0]
+        used = 1
         for chunk in chunks[1:]:
+            if taken.nbytes + chunk.nbytes > MAX_TAKE:
+                break
+            used += 1
             offset = len(taken)
             taken.subjects += chunk.subjects
             taken.replies += chunk.replies
@@ -72,6 +85,7 @@ class ColumnarSink(PullSink):
             for row, block in chunk.headers.items():
                 taken.headers[offset + row] = block
             taken.nbytes += chunk.nbytes
+        del chunks[:used]
         wanted = self.flow.deliverable
         if len(taken) > wanted:
             del taken.subjects[wanted:], taken.replies[wanted:], taken.payloads[wanted:]
@@ -81,6 +95,27 @@ class ColumnarSink(PullSink):
             self._perform(self.flow.on_processed(len(taken), size, self._now()))
             self._arm()
         return taken
+
+    def preload(self, items: list[Any]) -> None:
+        """Put messages of an earlier fetch in front, before ``start``."""
+        if not items:
+            return
+        columns = Columns(self.sid, [], [], [], {})
+        for row, item in enumerate(items):
+            columns.subjects.append(item.subject.encode("utf-8", "surrogateescape"))
+            columns.replies.append(item.reply.encode("utf-8", "surrogateescape"))
+            columns.payloads.append(item.data)
+            if item._header is not None:
+                columns.headers[row] = item._header
+        columns.nbytes = self._column_bytes(columns)
+        self.deliver_columns(columns)
+
+    def _deliver_messages(self, items: list[Any]) -> None:
+        # A message without a reply that is no status did not come from the consumer. In the buffer nobody
+        # would ever take it out, and the machine would wait for the room it occupies.
+        logger.warning(
+            "%s: ignored %d messages that are not JetStream's", self.target.next_subject, len(items)
+        )
 
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if discard and not self.done:
@@ -119,7 +154,11 @@ class ConsumeColumns(ConsumeBase):
         consumer._check_pull()
 
         def make_sink(tell: ErrorListener) -> ColumnarSink:
-            return ColumnarSink(consumer._target, options, tell)
+            sink = ColumnarSink(consumer._target, options, tell)
+            # A cancelled fetch of this handle may have left messages; without acks they never come again.
+            limit = min(options.buffer_messages or BATCH_WITH_MAX_BYTES, options.stop_after or 1 << 62)
+            sink.preload(consumer._stash.take(limit))
+            return sink
 
         super().__init__(make_sink, on_error)
 
@@ -137,12 +176,11 @@ class ConsumeColumns(ConsumeBase):
         sink = self._started()
         assert isinstance(sink, ColumnarSink)
         if not sink.chunks and not sink.done:
-            try:
+            # What arrives in the moment of the time-out is still handed out.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     while not sink.chunks and not sink.done:
                         await sink.wait()
-            except TimeoutError:
-                return None
         columns = sink.take()
         if columns is None:
             error = self._end(sink)
