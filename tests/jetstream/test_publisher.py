@@ -17,6 +17,7 @@ from jetspark.errors import (
     ConnectionLost,
     InvalidArgument,
     MaxPayloadExceeded,
+    OutboundBufferFull,
     PermissionViolationError,
     RequestTimeout,
 )
@@ -395,6 +396,52 @@ class TestEnd:
                     await publisher.flush()
             assert caught.value.count == 3
             assert publisher.stats == PublisherStats(published=4, acked=1, failed=3)
+
+
+class TestBufferFull:
+    """While disconnected, publishes are buffered; at the limit of the buffer the publisher waits."""
+
+    async def test_waits_for_the_reconnect(self, own_server: Server) -> None:
+        async with jetspark.connect(own_server.url, reconnect_buffer_size=10_000) as nc:
+            js = nc.jetstream()
+            stream = await make(js, storage=StorageType.FILE)
+            async with js.publisher(retry=True) as publisher:
+                own_server.kill()
+                await eventually(lambda: not nc.is_connected)
+
+                async def work() -> None:
+                    for number in range(50):
+                        await publisher.publish(f"{stream.name}.a", b"x" * 1000, msg_id=str(number))
+
+                working = asyncio.create_task(work())
+                await eventually(lambda: len(publisher._connected) == 1)
+                assert 5 <= publisher.pending <= 10
+                own_server.restart()
+                await working
+            assert publisher.stats.acked == 50
+            assert (await stream.info()).state.messages == 50
+
+    async def test_says_so_when_there_is_none(self, own_server: Server) -> None:
+        async with (
+            jetspark.connect(own_server.url, reconnect_buffer_size=100) as nc,
+            nc.jetstream().publisher(ack_timeout=0.2) as publisher,
+        ):
+            own_server.kill()
+            await eventually(lambda: not nc.is_connected)
+            with pytest.raises(OutboundBufferFull):
+                await publisher.publish("a", b"x" * 1000)
+            assert publisher._connected == []
+
+    async def test_a_closed_connection_ends_it(self, own_server: Server) -> None:
+        nc = await jetspark.connect(own_server.url, reconnect_buffer_size=100)
+        async with nc.jetstream().publisher() as publisher:
+            own_server.kill()
+            await eventually(lambda: not nc.is_connected)
+            waiting = asyncio.create_task(publisher.publish("a", b"x" * 1000))
+            await eventually(lambda: len(publisher._connected) == 1)
+            await nc.close()
+            with pytest.raises(ConnectionClosed):
+                await waiting
 
 
 class TestRetry:

@@ -20,6 +20,7 @@ block raise :class:`PublishFailed` when anything failed since the last flush.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -27,14 +28,20 @@ from typing import TYPE_CHECKING, Any, Self
 from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
-from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidArgument,
+    JetsparkError,
+    OutboundBufferFull,
+    RequestTimeout,
+)
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    import asyncio
     from types import TracebackType
 
     from jetspark.connection.client import Connection
@@ -94,6 +101,7 @@ class Publisher(Sink):
         self._marks: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._space: list[asyncio.Future[None]] = []
+        self._connected: list[asyncio.Future[None]] = []
         self._stats = PublisherStats()
         self._failures = 0
         self._first_failure: JetsparkError | None = None
@@ -142,7 +150,8 @@ class Publisher(Sink):
     ) -> asyncio.Future[PubAck]:
         """Send a message and return the future of its ack; waits while the window is full.
 
-        The options are those of ``js.publish``.
+        The options are those of ``js.publish``. While disconnected it buffers, and waits for the connection
+        when ``reconnect_buffer_size`` is reached (:class:`OutboundBufferFull` after ``ack_timeout``).
         """
         if not self._open:
             raise ConnectionClosed(self._why_closed())
@@ -165,11 +174,15 @@ class Publisher(Sink):
         self._serial += 1
         token = str(self._serial)
         client = self.client
-        client._pub(subject, data, self._base + token, block, own_reply=True)
+        try:
+            client._pub(subject, data, self._base + token, block, own_reply=True)
+        except OutboundBufferFull as full:
+            await self._wait_connected(full)
+            client._pub(subject, data, self._base + token, block, own_reply=True)
         future: asyncio.Future[PubAck] = client._loop.create_future()
         self._pending[token] = (future, subject)
         self._stats.published += 1
-        if self._retry and msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block:
+        if self._retry and self._may_resend(msg_id, block):
             self._resend[token] = (subject, data, block)
         if client._out_size >= FLUSH_AT:
             await client._give_way()
@@ -230,6 +243,7 @@ class Publisher(Sink):
     def link_restored(self) -> None:
         for token in list(self._resend):
             self._send_again(token)
+        self._wake_connected()
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
         for token in [token for token, flight in list(self._pending.items()) if flight[1] == subject]:
@@ -245,6 +259,11 @@ class Publisher(Sink):
         if self._ended_by is None:
             return "the publisher is not open; use it with 'async with'"
         return f"the publisher is closed: {self._ended_by}"
+
+    @staticmethod
+    def _may_resend(msg_id: str | None, block: bytes | None) -> bool:
+        """Whether a second copy is harmless."""
+        return msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block
 
     def _send_again(self, token: str) -> None:
         flight = self._resend.get(token)
@@ -321,6 +340,27 @@ class Publisher(Sink):
                 if waiter in self._space:
                     self._space.remove(waiter)
 
+    async def _wait_connected(self, full: OutboundBufferFull) -> None:
+        """Like a full window, but no ack will make room."""
+        waiter: asyncio.Future[None] = self.client._loop.create_future()
+        self._connected.append(waiter)
+        try:
+            async with asyncio.timeout(self._ack_timeout):
+                await waiter
+        except TimeoutError:
+            raise full from None
+        finally:
+            if waiter in self._connected:
+                self._connected.remove(waiter)
+        if not self._open:
+            raise ConnectionClosed(self._why_closed())
+
+    def _wake_connected(self) -> None:
+        waiters, self._connected = self._connected, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
     def _wake(self) -> None:
         if self._space and len(self._pending) < self._window:
             waiters, self._space = self._space, []
@@ -339,3 +379,4 @@ class Publisher(Sink):
         for token in list(self._pending):
             self._fail(token, error)
         self._wake()
+        self._wake_connected()
