@@ -168,7 +168,8 @@ class AtomicBatch(Sink):
         self._check_usable()
         if type(data) is not bytes:
             data = _to_bytes(data)
-        validate_subject(subject)
+        if subject not in self._subjects:
+            validate_subject(subject)
         if self._count >= self._max_messages:
             raise InvalidArgument(
                 "batch",
@@ -295,11 +296,12 @@ class AtomicBatch(Sink):
         schedule: Schedule | None,
     ) -> bytes:
         """The header block of the next message."""
+        if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
+            return b"NATS/1.0\r\n" + self._lines + b"%d\r\n\r\n" % (self._count + 1)
         typed = publish_headers(
             headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
         )
-        if not typed:
-            return b"NATS/1.0\r\n" + self._lines + b"%d\r\n\r\n" % (self._count + 1)
+        assert typed is not None
         for name in typed:
             if name.lower().startswith("nats-batch-"):
                 raise InvalidArgument("headers", name, "is set by the batch itself")
