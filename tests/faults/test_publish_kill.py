@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import jetspark
 from helpers import eventually, unique
-from jetspark import PublishFailed, StorageType, StreamConfig
+from jetspark import PublishFailed, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -88,6 +89,29 @@ async def test_with_ids_and_retry_everything_is_stored_exactly_once(own_server: 
         stats = publisher.stats
         assert (stats.published, stats.acked, stats.failed) == (MESSAGES, MESSAGES, 0)
         assert stats.resent > 0
+
+
+def test_the_blocking_publisher_survives_it_as_well(own_server: Server) -> None:
+    """Messages so large that the reconnect buffer is full while the server is away."""
+    total = MESSAGES // 6
+    with blocking.connect(own_server.url, reconnect_buffer_size=100_000) as nc:
+        js = nc.jetstream(timeout=20)
+        name = unique()
+        stream = js.create_stream(StreamConfig(name=name, subjects=[name], allow_direct=True))
+        futures = []
+        with js.publisher(retry=True, ack_timeout=60, window=1000) as publisher:
+            for number in range(total):
+                if number == total // 2:
+                    own_server.kill()
+                    restart = threading.Thread(target=own_server.restart)
+                    restart.start()
+                body = b"m%d " % number + b"x" * 1000
+                futures.append(publisher.publish(name, body, msg_id=f"m{number}"))
+        restart.join()
+        acks = [future.result() for future in futures]
+        found = [(message.data.split()[0].decode(), message.sequence) for message in stream.get_msgs()]
+        assert sorted(found) == sorted((f"m{number}", ack.seq) for number, ack in enumerate(acks))
+        assert publisher.stats.acked == total
 
 
 async def test_without_retry_what_was_acked_is_stored_and_the_rest_is_named(own_server: Server) -> None:

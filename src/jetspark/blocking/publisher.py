@@ -16,7 +16,7 @@ from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.subscription import Sink
-from jetspark.errors import ConnectionClosed
+from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish import publish_headers
 from jetspark.jetstream.publisher import Publisher as AsyncPublisher
 from jetspark.wire.headers import encode_headers
@@ -124,6 +124,15 @@ class Publisher(Facade[ThreadPublisher]):
                 headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
             )
             block = None if typed is None else encode_headers(typed)
+        try:
+            return self._send(subject, data, block, msg_id)
+        except OutboundBufferFull as full:
+            self._run(target._wait_connected, full)
+            return self._send(subject, data, block, msg_id)
+
+    def _send(self, subject: str, data: bytes, block: bytes | None, msg_id: str | None) -> Future[PubAck]:
+        target, client = self._target, self._client
+        pending = target._pending
         future = AckFuture(target.desk)
         with self._lock:
             target._serial = serial = target._serial + 1
@@ -135,7 +144,7 @@ class Publisher(Facade[ThreadPublisher]):
             # Only now: a publisher that closes after this finds the message and fails it.
             if not target._open:
                 raise ConnectionClosed(target._why_closed().replace("async with", "with"))
-            if target._retry and msg_id is not None:
+            if target._retry and target._may_resend(msg_id, block):
                 target._resend[token] = (subject, data, block)
             client._pub(subject, data, target._base + token, block, own_reply=True)
         except BaseException:

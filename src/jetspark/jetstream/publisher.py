@@ -342,6 +342,8 @@ class Publisher(Sink):
 
     async def _wait_connected(self, full: OutboundBufferFull) -> None:
         """Like a full window, but no ack will make room."""
+        if self.client._link is not None:
+            return  # meanwhile, when a thread asks
         waiter: asyncio.Future[None] = self.client._loop.create_future()
         self._connected.append(waiter)
         try:
