@@ -61,8 +61,8 @@ class BadRow(JetsparkError, ValueError):
     ) -> None:
         more = f" (and {others} more bad rows in the same record batch)" if others else ""
         super().__init__(
-            f"partition {partition}, row {row}, column {column!r}: {shorten(value)}: {rule}{more}; nothing of "
-            "this record batch was published. Fix or filter out such rows, or set deadLetterSubject"
+            f"partition {partition}, row {row}, column {column!r}: {shorten(value)}: {rule}{more}; nothing "
+            "of this record batch was published. Fix or filter out such rows, or set deadLetterSubject"
         )
         self.partition = partition
         self.row = row
@@ -183,6 +183,8 @@ class RowPlanner:
             if bad and index in bad:
                 append(self._dead_letter(row, bad[index], subject, data, header, derive))
                 continue
+            if msg_id is None and header is not None:
+                msg_id = header.get("Nats-Msg-Id")
             if msg_id is None and derive is not None:
                 msg_id = derive(row, subject, data, header, ttl)
             append(Outgoing(row, subject, data, header, msg_id, ttl, False))
@@ -206,7 +208,7 @@ class RowPlanner:
         if self._columns.subject is None:
             return [self._subject] * count
         column = batch.column(self._columns.subject)
-        values = column.to_pylist()
+        values = _values(column)
         # Many rows share few subjects as a rule; each is checked once.
         wrong: dict[object, str] = {}
         for subject in set(values):
@@ -309,8 +311,8 @@ class RowPlanner:
                 bad[index] = (
                     "data",
                     data,
-                    f"{size} bytes (headers and data) exceed the limit of {self._max_size}; split the row, or "
-                    "raise max_payload of the server and max_msg_size of the stream",
+                    f"{size} bytes (headers and data) exceed the limit of {self._max_size}; split the row, "
+                    "or raise max_payload of the server and max_msg_size of the stream",
                 )
 
     def _dead_letter(

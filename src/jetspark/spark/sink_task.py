@@ -1,0 +1,217 @@
+"""What one task of a write does: rows in, acked messages out, or an error that names the row.
+
+A task holds one pipelined publisher over the process's connection. Record batches are planned whole
+(:mod:`jetspark.spark.rows`) and handed over; acks are looked at a few record batches later, so that a refused
+row ends the task early and the pipeline is never drained in between. The task succeeds when every ack came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
+from jetspark.jetstream.errors import NotFound
+from jetspark.jetstream.publish import Expect
+from jetspark.jetstream.publisher import PublishFailed
+from jetspark.spark import connections
+from jetspark.spark.rows import MessageIds, Outgoing, RowPlanner, shorten
+from jetspark.spark.sink_target import Target, check_stream
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from jetspark.blocking import JetStream
+    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.publisher import Publisher
+    from jetspark.spark.rows import SinkColumns
+    from jetspark.spark.sink_options import SinkOptions
+
+log = logging.getLogger("jetspark.spark.sink")
+
+# Record batches whose acks may be outstanding before the oldest is looked at.
+_UNCHECKED = 2
+
+
+class RowNotAcked(JetsparkError):
+    """A row was refused by the server or its ack never came; the task fails, so nothing is taken for done.
+
+    ``partition`` and ``row`` say which, ``subject`` where it went, ``cause`` why. With message ids, writing
+    it again is safe within the stream's duplicate window.
+    """
+
+    def __init__(
+        self, partition: int, row: int, subject: str, cause: JetsparkError, failed: int, hint: str = ""
+    ) -> None:
+        super().__init__(
+            f"partition {partition}, row {row}, subject {shorten(subject)}: not acked: {cause}"
+            f"{f'; {hint}' if hint else ''} ({failed} row{'s' if failed > 1 else ''} of this task so far)"
+        )
+        self.partition = partition
+        self.row = row
+        self.subject = subject
+        self.cause = cause
+        self.failed = failed
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """What a task did: rows it got, acks, acks that said "stored already", dead letters, repeated sends."""
+
+    rows: int = 0
+    acked: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    resent: int = 0
+    bytes: int = 0
+    streams: set[str] = field(default_factory=set)
+
+
+def write_task(
+    batches: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    columns: SinkColumns,
+    target: Target,
+    *,
+    partition: int,
+    origin: str,
+) -> TaskCounts:
+    """Publish every row and wait for every ack. ``origin`` begins the derived message ids."""
+    connection = connections.connection(options.connection)
+    js = connections.jetstream(options.connection)
+    expect = None if options.stream is None else Expect(stream=options.stream)
+    planner = RowPlanner(
+        columns,
+        partition=partition,
+        max_size=min(connection.max_payload, target.max_msg_size or connection.max_payload),
+        subject=options.subject,
+        ids=MessageIds(origin, partition) if options.derive_msg_id else None,
+        expect=expect,
+        dead_letter_subject=options.dead_letter_subject,
+    )
+    pipeline = _Pipeline(js, options, columns, partition, expect, target)
+    pipeline.open()
+    try:
+        for batch in batches:
+            pipeline.publish(planner.plan(batch))
+        pipeline.finish()
+    finally:
+        pipeline.close()
+    counts = pipeline.counts
+    counts.rows = planner.rows
+    return counts
+
+
+# Streams whose duplicate window this process has looked at.
+_checked: set[tuple[SinkOptions, str]] = set()
+
+
+class _Pipeline:
+    """A publisher and the rows on their way through it. The one place that crosses into the engine's loop."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        options: SinkOptions,
+        columns: SinkColumns,
+        partition: int,
+        expect: Expect | None,
+        target: Target,
+    ) -> None:
+        self._js = js
+        self._options = options
+        self._columns = columns
+        self._partition = partition
+        self._expect = expect
+        self._known_stream = target.stream
+        self._flights: deque[tuple[list[Outgoing], list[asyncio.Future[PubAck]]]] = deque()
+        self._publisher: Publisher = js._target.publisher(
+            window=options.window, ack_timeout=options.ack_timeout, retry=True
+        )
+        self.counts = TaskCounts()
+
+    def open(self) -> None:
+        self._js._run(self._publisher.__aenter__)
+
+    def publish(self, messages: list[Outgoing]) -> None:
+        """Send them; waits for room in the window. Raises when an earlier row was refused."""
+        if not messages:
+            return
+        self._flights.append((messages, self._js._run(self._send, messages)))
+        self.counts.dead_letters += sum(message.dead for message in messages)
+        self.counts.bytes += sum(len(message.data) for message in messages)
+        while len(self._flights) > _UNCHECKED and all(future.done() for future in self._flights[0][1]):
+            self._check()
+
+    def finish(self) -> None:
+        """Wait for every ack."""
+        failure: PublishFailed | None = None
+        try:
+            self._js._run(self._publisher.flush)
+        except PublishFailed as error:
+            failure = error
+        while self._flights:
+            self._check()  # names the row
+        if failure is not None:
+            raise failure
+        stats = self._publisher.stats
+        self.counts.acked, self.counts.duplicates = stats.acked, stats.duplicates
+        self.counts.resent = stats.resent
+
+    def close(self) -> None:
+        self._js._run(self._publisher.__aexit__, JetsparkError, None, None)
+
+    async def _send(self, messages: list[Outgoing]) -> list[asyncio.Future[PubAck]]:
+        publish, expect = self._publisher.publish, self._expect
+        return [
+            await publish(
+                subject, data, headers=headers, msg_id=msg_id, expect=None if dead else expect, ttl=ttl
+            )
+            for _, subject, data, headers, msg_id, ttl, dead in messages
+        ]
+
+    def _check(self) -> None:
+        """Look at the acks of the oldest record batch; all of them are there, or have failed."""
+        messages, futures = self._flights.popleft()
+        streams = self.counts.streams
+        for message, future in zip(messages, futures, strict=True):
+            error: Any = future.exception()
+            if error is not None:
+                failed = self._publisher.stats.failed
+                raise RowNotAcked(
+                    self._partition, message.row, message.subject, error, failed, self._hint(message, error)
+                )
+            if not message.dead:
+                streams.add(future.result().stream)
+        for stream in streams:
+            self._look_at(stream)
+
+    def _look_at(self, stream: str) -> None:
+        """The first ack told which stream it is, when nothing did before: warn if its window is short."""
+        key = (self._options, stream)
+        if stream == self._known_stream or key in _checked:
+            return
+        _checked.add(key)
+        try:
+            config = self._js.get_stream(stream).cached_info.config
+        except JetsparkError as error:
+            log.warning("stream %r can't be looked at, so its duplicate_window is unknown: %s", stream, error)
+            return
+        check_stream(stream, config, self._options, self._columns)
+
+    def _hint(self, message: Outgoing, error: JetsparkError) -> str:
+        """A time-out of a publish has two causes; find out which."""
+        if not isinstance(error, RequestTimeout | NoRespondersError):
+            return ""
+        try:
+            self._js.stream_name_by_subject(message.subject)
+        except NotFound:
+            return "no stream stores this subject: add it to the subjects of one, or correct the row"
+        except JetsparkError:
+            return ""
+        return "the stream exists: it may have no leader; raise ackTimeout if that can take longer"
