@@ -41,10 +41,8 @@ lint: setup
 check: lint ## Everything CI checks: ruff, mypy, tests
 	@$(MAKE) --no-print-directory test
 
-bench: setup ## Run every benchmark briefly: bench/*.py --quick
-	@set -e; for file in bench/[a-z]*.py; do \
-		if [ ! -e "$$file" ]; then echo "no benchmarks yet"; break; fi; \
-		echo "== $$file"; $(BIN)/python "$$file" --quick; done
+bench: setup ## Measure beside nats-py, natsrpy and the raw socket limit: one table
+	@$(BIN)/python bench/run.py --quick
 
 clean: ## Remove .venv, caches and build results
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
