@@ -16,9 +16,11 @@ from jetspark.jetstream.context import JetStream
 from jetspark.jetstream.counter import CounterValue
 from jetspark.jetstream.fast_flow import FastIngestBroken, IngestGap
 from jetspark.jetstream.fast_ingest import FastIngest
+from jetspark.jetstream.ordered import OrderedConsumer
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import Expect
 from jetspark.jetstream.publisher import Publisher, PublisherStats, PublishFailed
+from jetspark.jetstream.pull_subscribe import PullSubscription
 from jetspark.jetstream.schedule import Schedule
 from jetspark.jetstream.stored import StoredMsg
 from jetspark.jetstream.stream import Stream
@@ -75,6 +77,7 @@ __all__ = [
     "IngestGap",
     "JetStream",
     "LostStreamData",
+    "OrderedConsumer",
     "PeerInfo",
     "PersistMode",
     "Placement",
@@ -84,6 +87,7 @@ __all__ = [
     "PublishFailed",
     "Publisher",
     "PublisherStats",
+    "PullSubscription",
     "RePublish",
     "ReplayPolicy",
     "RetentionPolicy",

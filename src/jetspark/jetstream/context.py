@@ -24,6 +24,7 @@ from jetspark.jetstream.ordered import OrderedConsumer, create_ordered
 from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
+from jetspark.jetstream.pull_subscribe import PullSubscription, pull_subscribe
 from jetspark.jetstream.stream import Stream
 from jetspark.jetstream.stream_config import StreamConfig, stream_config_request
 from jetspark.jetstream.stream_info import StreamInfo
@@ -193,6 +194,30 @@ class JetStream:
             metadata=metadata,
         )
         return await create_ordered(self, stream, config)
+
+    async def pull_subscribe(
+        self,
+        subject: str | None = None,
+        durable: str | None = None,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        config: ConsumerConfig | None = None,
+        two_step: bool | None = None,
+    ) -> PullSubscription:
+        """Subscribe to a subject of a stream and fetch messages from it (ADR-13).
+
+        The stream is the one that captures ``subject``, or name it with ``stream``. ``durable``: find the
+        consumer of that name or make it; without it an ephemeral one is made. ``consumer``: bind to an
+        existing one as it is. ``config``: further settings of a new consumer; an existing one must agree with
+        them. Acks are explicit. ``two_step``: ask for what is there and only then wait, in two requests
+        instead of one (default: on servers before 2.7.1).
+
+        Raises :class:`StreamNotFound`, and :class:`ConsumerNotFound` with ``consumer``.
+        """
+        return await pull_subscribe(
+            self, subject, durable, stream=stream, consumer=consumer, config=config, two_step=two_step
+        )
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""

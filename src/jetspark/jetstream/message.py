@@ -8,12 +8,14 @@ from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.message import MsgBase
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.ack_reply import Metadata, NotJetStreamMessage, parse_ack_reply
+from jetspark.jetstream.pull_options import FetchOptions
 from jetspark.jetstream.values import to_nanoseconds
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from jetspark.connection.client import Connection
+    from jetspark.jetstream.fetch import Fetch
 
 ACK = b"+ACK"
 PROGRESS = b"+WPI"
@@ -130,6 +132,28 @@ class Message(MessageBase, eq=False, gc=False):
         """Still working on it: start ack_wait anew. May be called often, before a terminal ack."""
         if self._wants_ack(PROGRESS, terminal=False):
             await self._give_way()
+
+    def ack_next(
+        self,
+        n: int = 1,
+        *,
+        expires: float | None = None,
+        no_wait: bool = False,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+    ) -> Fetch:
+        """Acknowledge and ask for the next ``n`` messages in one publish; pull consumers only.
+
+        The result is a fetch: ``await`` it for the batch, or ``async for`` over the messages. The options are
+        those of ``fetch``. Nothing is sent before. When a terminal ack was sent already, and with ack policy
+        none, it does nothing and the batch is empty.
+        """
+        from jetspark.jetstream.ack_next import AckNext  # it imports this module
+
+        options = FetchOptions(
+            max_messages=n, expires=expires, no_wait=no_wait, idle_heartbeat=idle_heartbeat, group=group
+        )
+        return AckNext(self, options)
 
     async def _give_way(self) -> None:
         client: Any = self._owner.client

@@ -275,12 +275,13 @@ class OrderedChain:
         """Raise when it is in use, has failed or was closed."""
         if self.error is not None:
             raise self.error
-        if self.sink is not None:
+        if self.sink is not None or (self.target.stash is not None and self.target.stash.in_use):
             raise OrderedConsumerBusy(self.flow.name)
 
     def begin(self, sink: OrderedSink) -> None:
         """The sink reads from now on."""
-        self.check_free()
+        if self.sink is not None:
+            raise OrderedConsumerBusy(self.flow.name)
         self.sink = sink
 
     def ensure(self) -> None:
@@ -448,7 +449,7 @@ class OrderedConsumer(Consumer):
 
     Reading ends with :class:`OrderedResetFailed` after ``max_reset_attempts``, and when the stream is gone.
     ``close`` deletes the consumer on the server; without it the server does so after
-    ``inactive_threshold``. Also an async context manager.
+    ``inactive_threshold``. As a context manager it closes itself.
     """
 
     def __init__(self, js: JetStream, chain: OrderedChain) -> None:
