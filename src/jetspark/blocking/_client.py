@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._engine import closed_error
-from jetspark.blocking._pull import ThreadPullSink
+from jetspark.blocking._pull import ThreadOrderedSink, ThreadPullSink
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.blocking.message import Message, Msg
 from jetspark.connecting import Connection
@@ -147,6 +147,7 @@ class EngineConnection(Connection):
     _subscription_class = ThreadSubscription
     _consumer_message_class = Message
     _pull_sink_class = ThreadPullSink
+    _ordered_sink_class = ThreadOrderedSink
 
     def __init__(
         self, engine: Engine, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None
@@ -194,6 +195,11 @@ class EngineConnection(Connection):
             except RuntimeError:
                 raise closed_error() from None
 
+    def collect(self) -> None:
+        """In the loop: put what threads have left in line before whatever comes next."""
+        if self._outbox:
+            self._collect()
+
     def _collect(self) -> None:
         with self._outbox_lock:
             pieces, size, count = self._outbox, self._outbox_size, self._outbox_count
@@ -206,13 +212,11 @@ class EngineConnection(Connection):
         self._flush_out()
 
     def _command(self, command: bytes) -> None:
-        if self._outbox:
-            self._collect()
+        self.collect()
         super()._command(command)
 
     def _flush_out(self, *, even_if_behind: bool = False) -> None:
-        if self._outbox:
-            self._collect()
+        self.collect()
         super()._flush_out(even_if_behind=even_if_behind)
 
     def _check_open(self) -> None:

@@ -18,11 +18,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # From the words of the async documentation to ours, in this order.
 _WORDS = (
-    (
-        "Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.",
-        "Get some messages, all that came when it has ended.",
-    ),
-    ("Await ``wait`` for the end.", "Call ``wait`` for the end."),
     ("async with ", "with "),
     ("``async with``", "``with``"),
     ("async for ", "for "),
@@ -32,6 +27,20 @@ _WORDS = (
     ("await ", ""),
     ("jetspark.connect`", "jetspark.blocking.connect`"),
     ("jetspark.connect(", "jetspark.blocking.connect("),
+)
+# Sentences that are different here, however their lines are broken.
+_SENTENCES = (
+    (
+        "Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.",
+        "Get some messages, all that came when it has ended.",
+    ),
+    (
+        "The result is a fetch: ``await`` it for the batch, or ``async for`` over the messages.",
+        "The result is the batch, when it has ended.",
+    ),
+    (" Nothing is sent before.", ""),
+    ("Await ``wait`` for the end.", "Call ``wait`` for the end."),
+    ("n async context manager", " context manager"),
 )
 # "a function, async or not, called with": here it is plain.
 _EITHER_KIND = re.compile(r",\s+async or not(?=;)|,\s+async or not,|(?<=\()async or not;\s+")
@@ -62,6 +71,8 @@ def translate(doc: str | None) -> str:
     """A docstring of the async API in the words of the blocking one."""
     text = inspect.cleandoc(doc or "")
     text = _EITHER_KIND.sub("", text)
+    for sentence, ours in _SENTENCES:
+        text = re.sub(r"\s+".join(map(re.escape, sentence.split(" "))), ours, text)
     for word, ours in _WORDS:
         text = text.replace(word, ours)
     return text

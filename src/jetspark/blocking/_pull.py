@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
+from jetspark.jetstream.ordered import OrderedSink
 from jetspark.jetstream.pull import PullSink
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class RunBuffer:
         with contextlib.suppress(ValueError):
             self._runs.remove(run)
 
+    def take_all(self) -> list[Any]:
+        """Everything at once, and so that no reader can get any of it meanwhile."""
+        return list(chain.from_iterable([run.left for run in self._runs]))
+
     def clear(self) -> None:
         """Throw everything away; readers in the middle of a run find its end."""
         for run in list(self._runs):
@@ -92,11 +97,11 @@ class RunBuffer:
         self._hidden = 0
 
 
-class ThreadPullSink(PullSink):
-    """A pull inbox that is read by threads."""
+class ReadByThreads(PullSink):
+    """What turns a kind of pull sink into one that is read by threads."""
 
-    def __init__(self, target: Any, options: Any, on_warning: Any = None) -> None:
-        super().__init__(target, options, on_warning)
+    def __init__(self, source: Any, options: Any, on_warning: Any = None) -> None:
+        super().__init__(source, options, on_warning)
         self.runs = RunBuffer()
         self.buffer = cast("deque[Any]", self.runs)
         self.readers = ThreadWaiters()
@@ -190,3 +195,16 @@ class ThreadPullSink(PullSink):
         self._signalled = True
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the sink has ended
             self.client._loop.call_soon_threadsafe(self._report_now)
+
+
+class ThreadPullSink(ReadByThreads):
+    """A pull inbox that is read by threads."""
+
+
+class ThreadOrderedSink(ReadByThreads, OrderedSink):
+    """The same for ordered consumers."""
+
+    def _first_unread(self) -> Any:
+        # It comes again, so nobody may have it now: looking at it takes it away from the readers.
+        unread = self.runs.take_all()
+        return unread[0] if unread else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jetspark.blocking._client import EngineConnection
     from jetspark.blocking._engine import Engine
-    from jetspark.blocking._pull import ThreadPullSink
+    from jetspark.blocking._pull import ReadByThreads
     from jetspark.blocking._threads import Courier
 
 A = TypeVar("A", bound=AsyncConsumeBase)
@@ -74,10 +74,10 @@ class ConsumeBase(Facade[A]):
     def _client(self) -> EngineConnection:
         return cast("EngineConnection", self._started().client)
 
-    def _started(self) -> ThreadPullSink:
+    def _started(self) -> ReadByThreads:
         if self._target._sink is None:
             raise InvalidArgument("consume", self, "not started; use 'with consumer.consume() as messages'")
-        return cast("ThreadPullSink", self._target._sink)
+        return cast("ReadByThreads", self._target._sink)
 
     def _stop(self) -> None:
         sink = self._started()
@@ -87,7 +87,7 @@ class ConsumeBase(Facade[A]):
             # It has ended by itself; what nobody has read is dropped here too.
             sink.runs.clear()
 
-    def _raise_end(self, sink: ThreadPullSink) -> None:
+    def _raise_end(self, sink: ReadByThreads) -> None:
         error = self._target._end(sink)
         if error is not None:
             raise error
@@ -110,7 +110,7 @@ class Consume(ConsumeBase[AsyncConsume]):
             raise StopIteration
         return message
 
-    def _parts(self, sink: ThreadPullSink) -> Iterator[Any]:
+    def _parts(self, sink: ReadByThreads) -> Iterator[Any]:
         yield from sink.parts()
         self._raise_end(sink)
 
@@ -130,7 +130,7 @@ class ConsumeBatches(ConsumeBase[AsyncConsumeBatches]):
             return batch
         raise StopIteration
 
-    def _parts(self, sink: ThreadPullSink) -> Iterator[Any]:
+    def _parts(self, sink: ReadByThreads) -> Iterator[Any]:
         yield from sink.batches()
         self._raise_end(sink)
 
@@ -175,7 +175,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
             for thread in self._threads:
                 thread.join()
 
-    def _work(self, sink: ThreadPullSink) -> None:
+    def _work(self, sink: ReadByThreads) -> None:
         callback = cast("Handler", self._target._callback)
         for message in chain.from_iterable(sink.parts()):
             try:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback, Handler
-from jetspark.blocking.message import MessageBatch
-from jetspark.errors import JetsparkError
+from jetspark.blocking.message import MessageBatch, take_batch
 from jetspark.jetstream.consume import Consume as AsyncConsume
 from jetspark.jetstream.consume import ConsumeCallback as AsyncConsumeCallback
 from jetspark.jetstream.consumer import Consumer as AsyncConsumer
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from jetspark.jetstream.consume import ErrorListener
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-    from jetspark.jetstream.fetch import Fetch, Stash
 
 
 @mirrors(AsyncConsumer)
@@ -106,16 +102,7 @@ class Consumer(Facade[AsyncConsumer]):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        batch = MessageBatch()
-        try:
-            self._run(_collect, request, batch)
-        except JetsparkError:
-            raise
-        except BaseException:
-            # The fetch was cancelled, or it has ended and nobody was told: then its messages are here.
-            self._engine.spawn(partial(_give_back, self._target._stash, batch))
-            raise
-        return batch
+        return take_batch(self._engine, request._collect, request._stash)
 
     @documented_by(AsyncConsumer.fetch_bytes)
     def fetch_bytes(
@@ -269,13 +256,3 @@ class Consumer(Facade[AsyncConsumer]):
         if isinstance(target, AsyncConsume):
             return Consume(self._engine, target, errors)
         return ConsumeBatches(self._engine, target, errors)
-
-
-async def _collect(request: Fetch, into: MessageBatch) -> None:
-    found = await request
-    into.error = found.error
-    into.extend(found)  # type: ignore[arg-type]  # the parser makes what _consumer_message_class says
-
-
-async def _give_back(stash: Stash, batch: MessageBatch) -> None:
-    stash.keep(deque(batch))

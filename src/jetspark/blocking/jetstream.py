@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from jetspark.blocking._facade import Facade
+from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking._threads import Courier
+from jetspark.blocking.atomic_batch import AtomicBatch
 from jetspark.blocking.consumer import Consumer
+from jetspark.blocking.fast_ingest import FastIngest, ThreadFastIngest
+from jetspark.blocking.ordered import OrderedConsumer
 from jetspark.blocking.publisher import Publisher, ThreadPublisher
+from jetspark.blocking.pull_subscribe import PullSubscription
 from jetspark.blocking.stream import Stream
+from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES
+from jetspark.jetstream.consumer_config import ReplayPolicy
 from jetspark.jetstream.context import JetStream as AsyncJetStream
+from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING
+from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
 from jetspark.jetstream.publisher import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from jetspark.blocking._client import EngineConnection
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.account import AccountInfo
-    from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.fast_flow import IngestGap
+    from jetspark.jetstream.fast_ingest import GapMode
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
     from jetspark.jetstream.schedule import Schedule
@@ -99,6 +110,62 @@ class JetStream(Facade[AsyncJetStream]):
             self._engine, self._run(self._target.create_or_update_consumer, stream, config, pedantic=pedantic)
         )
 
+    @documented_by(AsyncJetStream.create_ordered_consumer)
+    def create_ordered_consumer(
+        self,
+        stream: str,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+        inactive_threshold: float | timedelta = INACTIVE_THRESHOLD,
+        headers_only: bool = False,
+        max_reset_attempts: int | None = None,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> OrderedConsumer:
+        return OrderedConsumer(
+            self._engine,
+            self._run(
+                self._target.create_ordered_consumer,
+                stream,
+                filter_subjects=filter_subjects,
+                deliver_policy=deliver_policy,
+                opt_start_seq=opt_start_seq,
+                opt_start_time=opt_start_time,
+                replay_policy=replay_policy,
+                inactive_threshold=inactive_threshold,
+                headers_only=headers_only,
+                max_reset_attempts=max_reset_attempts,
+                name_prefix=name_prefix,
+                metadata=metadata,
+            ),
+        )
+
+    @documented_by(AsyncJetStream.pull_subscribe)
+    def pull_subscribe(
+        self,
+        subject: str | None = None,
+        durable: str | None = None,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        config: ConsumerConfig | None = None,
+        two_step: bool | None = None,
+    ) -> PullSubscription:
+        target = self._run(
+            self._target.pull_subscribe,
+            subject,
+            durable,
+            stream=stream,
+            consumer=consumer,
+            config=config,
+            two_step=two_step,
+        )
+        return PullSubscription(self._engine, target)
+
     @documented_by(AsyncJetStream.delete_consumer)
     def delete_consumer(self, stream: str, consumer: str) -> None:
         self._run(self._target.delete_consumer, stream, consumer)
@@ -157,6 +224,46 @@ class JetStream(Facade[AsyncJetStream]):
         self, subject: str, delta: int | str = 1, *, msg_id: str | None = None, timeout: float | None = None
     ) -> int:
         return self._run(self._target.increment, subject, delta, msg_id=msg_id, timeout=timeout)
+
+    @documented_by(AsyncJetStream.atomic_batch)
+    def atomic_batch(
+        self,
+        *,
+        hold: int = DEFAULT_HOLD,
+        max_messages: int = MAX_MESSAGES,
+        timeout: float | None = None,
+    ) -> AtomicBatch:
+        target = self._target.atomic_batch(hold=hold, max_messages=max_messages, timeout=timeout)
+        return AtomicBatch(self._engine, target)
+
+    @documented_by(
+        AsyncJetStream.fast_ingest,
+        note="``on_gap`` is called in a thread of its own, so it may block and use the API.",
+    )
+    def fast_ingest(
+        self,
+        *,
+        gap: GapMode = "fail",
+        flow: int = DEFAULT_FLOW,
+        max_outstanding_acks: int = DEFAULT_OUTSTANDING,
+        on_gap: Callable[[IngestGap], None] | None = None,
+        ping_interval: float = 2.0,
+        ack_timeout: float = 30.0,
+        timeout: float | None = None,
+    ) -> FastIngest:
+        check_plain("on_gap", on_gap)
+        gaps = Courier(on_gap, "on_gap function") if callable(on_gap) else None
+        target = ThreadFastIngest(
+            self._client,
+            gap=gap,
+            flow=flow,
+            max_outstanding_acks=max_outstanding_acks,
+            on_gap=on_gap if gaps is None else gaps.put,
+            ping_interval=ping_interval,
+            ack_timeout=ack_timeout,
+            timeout=self._target.timeout if timeout is None else timeout,
+        )
+        return FastIngest(self._engine, target, gaps)
 
     @documented_by(AsyncJetStream.publisher)
     def publisher(

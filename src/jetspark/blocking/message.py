@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.connection.message import Msg as AsyncMsg
 from jetspark.connection.message import MsgBase
+from jetspark.errors import JetsparkError
 from jetspark.jetstream.fetch import MessageBatch as AsyncMessageBatch
 from jetspark.jetstream.message import ACK, PROGRESS, MessageBase, nak_body, term_body
 from jetspark.jetstream.message import Message as AsyncMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import timedelta
 
     from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._engine import Engine
     from jetspark.blocking.connection import Connection
-    from jetspark.errors import JetsparkError
+    from jetspark.jetstream.fetch import Fetch, Stash
     from jetspark.wire.headers import Headers
 
 
@@ -66,6 +70,22 @@ class Message(MessageBase, eq=False, gc=False):
         if self._wants_ack(PROGRESS, terminal=False):
             self._client.give_way()
 
+    @documented_by(AsyncMessage.ack_next)
+    def ack_next(
+        self,
+        n: int = 1,
+        *,
+        expires: float | None = None,
+        no_wait: bool = False,
+        idle_heartbeat: float | None = None,
+        group: str | None = None,
+    ) -> MessageBatch:
+        call: Any = AsyncMessage.ack_next
+        request: Fetch = call(
+            self, n, expires=expires, no_wait=no_wait, idle_heartbeat=idle_heartbeat, group=group
+        )
+        return take_batch(self._client.engine, request._collect, request._stash)
+
     @property
     def _client(self) -> EngineConnection:
         client: EngineConnection = self._owner.client
@@ -80,3 +100,29 @@ class MessageBatch(list[Message]):
     def raise_for_error(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def take_batch(
+    engine: Engine, fetch: Callable[[], Awaitable[AsyncMessageBatch]], stash: Stash
+) -> MessageBatch:
+    """The result of a fetch in the loop. An interrupt (Ctrl-C) at any moment leaves it in the stash."""
+    batch = MessageBatch()
+    try:
+        engine.run(_collect, fetch, batch)
+    except JetsparkError:
+        raise
+    except BaseException:
+        # The fetch was cancelled, or it has ended and nobody was told: then its messages are here.
+        engine.spawn(partial(_give_back, stash, batch))
+        raise
+    return batch
+
+
+async def _collect(fetch: Callable[[], Awaitable[AsyncMessageBatch]], into: MessageBatch) -> None:
+    found = await fetch()
+    into.error = found.error
+    into.extend(found)  # type: ignore[arg-type]  # the parser makes what _consumer_message_class says
+
+
+async def _give_back(stash: Stash, batch: MessageBatch) -> None:
+    stash.keep(deque(batch))

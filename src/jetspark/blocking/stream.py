@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
+from jetspark.blocking.ordered import OrderedConsumer
+from jetspark.jetstream.consumer_config import ReplayPolicy
+from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES
 from jetspark.jetstream.stream import Stream as AsyncStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
 
-    from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.counter import CounterValue
     from jetspark.jetstream.stored import StoredMsg
@@ -130,6 +133,38 @@ class Stream(Facade[AsyncStream]):
     def create_or_update_consumer(self, config: ConsumerConfig, *, pedantic: bool = False) -> Consumer:
         return Consumer(
             self._engine, self._run(self._target.create_or_update_consumer, config, pedantic=pedantic)
+        )
+
+    @documented_by(AsyncStream.create_ordered_consumer)
+    def create_ordered_consumer(
+        self,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+        inactive_threshold: float | timedelta = INACTIVE_THRESHOLD,
+        headers_only: bool = False,
+        max_reset_attempts: int | None = None,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> OrderedConsumer:
+        return OrderedConsumer(
+            self._engine,
+            self._run(
+                self._target.create_ordered_consumer,
+                filter_subjects=filter_subjects,
+                deliver_policy=deliver_policy,
+                opt_start_seq=opt_start_seq,
+                opt_start_time=opt_start_time,
+                replay_policy=replay_policy,
+                inactive_threshold=inactive_threshold,
+                headers_only=headers_only,
+                max_reset_attempts=max_reset_attempts,
+                name_prefix=name_prefix,
+                metadata=metadata,
+            ),
         )
 
     @documented_by(AsyncStream.delete_consumer)

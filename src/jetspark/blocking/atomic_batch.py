@@ -1,0 +1,92 @@
+"""Atomic batches, for threads. What is held back costs no hop between threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Self
+
+from jetspark.blocking import _process
+from jetspark.blocking._facade import Facade
+from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.connection.subscription import Sink
+from jetspark.jetstream.atomic_batch import AtomicBatch as AsyncAtomicBatch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jetspark.blocking._engine import Engine
+    from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.publish import Expect
+    from jetspark.jetstream.schedule import Schedule
+
+
+@mirrors(
+    AsyncAtomicBatch,
+    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
+    note="Several threads may publish into it, one after the other.",
+)
+class AtomicBatch(Facade[AsyncAtomicBatch]):
+    def __init__(self, engine: Engine, target: AsyncAtomicBatch) -> None:
+        super().__init__(engine, target)
+        # Held while the loop sends, too: what is held back is touched by one thread at a time.
+        self._lock = threading.Lock()
+
+    @property
+    @documented_by(AsyncAtomicBatch.id)
+    def id(self) -> str:
+        return self._target.id
+
+    @property
+    @documented_by(AsyncAtomicBatch.count)
+    def count(self) -> int:
+        return self._target.count
+
+    @property
+    @documented_by(AsyncAtomicBatch.ack)
+    def ack(self) -> PubAck | None:
+        return self._target.ack
+
+    def __enter__(self) -> Self:
+        self._run(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._engine.is_foreign:
+            return  # the parent's batch is the parent's
+        if kind is not None:
+            if not self._engine.is_stopped:
+                self.discard()
+        elif self._target.count and not self._target._finished:
+            self.commit()
+
+    @documented_by(AsyncAtomicBatch.publish)
+    def publish(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        if self._engine.is_foreign:
+            raise _process.forked(self._engine.pid)
+        with self._lock:
+            if self._target._add(subject, data, headers, msg_id, expect, ttl, schedule):
+                self._run(self._target._send_held)
+
+    @documented_by(AsyncAtomicBatch.commit)
+    def commit(self) -> PubAck:
+        if self._engine.is_foreign:
+            raise _process.forked(self._engine.pid)
+        with self._lock:
+            return self._run(self._target.commit)
+
+    @documented_by(AsyncAtomicBatch.discard)
+    def discard(self) -> None:
+        self._run(self._target.discard)

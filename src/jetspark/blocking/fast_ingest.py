@@ -1,0 +1,147 @@
+"""Fast ingest, for threads: a thread numbers and encodes its messages; it meets the loop once a window."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from jetspark.blocking import _process
+from jetspark.blocking._facade import Facade
+from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.connection.subscription import Sink
+from jetspark.errors import ConnectionClosed
+from jetspark.jetstream.fast_flow import State
+from jetspark.jetstream.fast_ingest import FastIngest as AsyncFastIngest
+from jetspark.jetstream.publish import publish_headers
+from jetspark.wire.headers import encode_headers
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._engine import Engine
+    from jetspark.blocking._threads import Courier
+    from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.publish import Expect
+    from jetspark.jetstream.schedule import Schedule
+
+
+class ThreadFastIngest(AsyncFastIngest):
+    """The loop's side. Its pings and the end must not overtake messages that threads have left behind."""
+
+    def __init__(self, client: EngineConnection, **options: Any) -> None:
+        super().__init__(client, **options)
+        # Held for a moment only, by threads while they number and leave a message: the loop takes it too.
+        self.order = threading.Lock()
+
+    def _send(self, operation: int) -> None:
+        with self.order:
+            cast("EngineConnection", self.client).collect()
+            super()._send(operation)
+
+    async def make_room(self, subject: str, data: bytes, block: bytes | None) -> int:
+        """Begin the batch with this message, whose number is returned, or wait for room and return 0."""
+        flow = self._flow
+        if flow.sent < flow.limit:
+            return 0  # meanwhile
+        if flow.state is State.NEW and not self._beginning:
+            return await self._begin(subject, data, block)
+        await self._wait_room()
+        return 0
+
+
+@mirrors(
+    AsyncFastIngest,
+    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
+    note="Any number of threads may publish through it.",
+)
+class FastIngest(Facade[ThreadFastIngest]):
+    def __init__(self, engine: Engine, target: ThreadFastIngest, gaps: Courier | None) -> None:
+        super().__init__(engine, target)
+        self._client = cast("EngineConnection", target.client)
+        self._gaps = gaps
+
+    @property
+    @documented_by(AsyncFastIngest.id)
+    def id(self) -> str:
+        return self._target.id
+
+    @property
+    @documented_by(AsyncFastIngest.published)
+    def published(self) -> int:
+        return self._target.published
+
+    @property
+    @documented_by(AsyncFastIngest.acked)
+    def acked(self) -> int:
+        return self._target.acked
+
+    @property
+    @documented_by(AsyncFastIngest.lost)
+    def lost(self) -> int:
+        return self._target.lost
+
+    @property
+    @documented_by(AsyncFastIngest.ack)
+    def ack(self) -> PubAck | None:
+        return self._target.ack
+
+    def __enter__(self) -> Self:
+        self._run(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._engine.is_foreign:
+            return  # the parent's batch is the parent's
+        try:
+            if kind is None or not self._engine.is_stopped:
+                self._run(self._target.__aexit__, kind, error, trace)
+        finally:
+            if self._gaps is not None:
+                self._gaps.stop(self._client.options.connect_timeout)
+
+    @documented_by(AsyncFastIngest.publish)
+    def publish(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        schedule: Schedule | None = None,
+    ) -> int:
+        target, client = self._target, self._client
+        if client.pid != _process.pid:
+            raise _process.forked(client.pid)
+        block: bytes | None = None
+        if (
+            headers is not None
+            or msg_id is not None
+            or expect is not None
+            or ttl is not None
+            or schedule is not None
+        ):
+            typed = publish_headers(
+                headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+            )
+            block = None if typed is None else encode_headers(typed)
+        flow = target._flow
+        while True:
+            with target.order:
+                if flow.sent < flow.limit:
+                    number = flow.sent + 1
+                    client._pub(subject, data, f"{target._base}{number}.1.$FI", block, own_reply=True)
+                    flow.sent = number
+                    break
+            if flow.state is State.NEW and not target._open:
+                raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
+            number = self._run(target.make_room, subject, data, block)
+            if number:
+                return number
+        client.give_way()
+        return number
