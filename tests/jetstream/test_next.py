@@ -150,3 +150,19 @@ async def test_a_server_that_dies_while_it_waits_is_waited_for(own_server: Serve
         with pytest.raises(NoConsumerResponders):
             await consumer.next(expires=10)
         assert consumer.stream_name == stream.name
+
+
+async def test_what_comes_for_a_cancelled_one_goes_to_the_one_that_waits(js: jetspark.JetStream) -> None:
+    """With ack none the cancelled request lives a moment longer; its message must not sit in the stash."""
+    stream, consumer = await make_filled(js, 0, ack_policy=AckPolicy.NONE)
+    cancelled = asyncio.create_task(consumer.next(expires=20))
+    await one_pull_waits(consumer)
+    cancelled.cancel()
+    waiting = asyncio.create_task(consumer.next(expires=20))
+    await asyncio.wait([cancelled])
+    began = time.monotonic()
+    await fill(js, stream, 1)
+    message = await waiting
+    assert message is not None
+    assert message.data == b"0"
+    assert time.monotonic() - began < 2

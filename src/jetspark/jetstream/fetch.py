@@ -4,8 +4,12 @@ Each fetch has an inbox of its own, so a late status of one can't reach another,
 withdraws the request from the server.
 
 Cancelling a fetch loses nothing. What had arrived, and what arrives until the server has confirmed the
-UNSUB, goes to the consumer handle's *stash* and is the first thing that the next fetch of that handle
-returns; unless its ack_wait has passed, for then the server delivers it again anyway.
+UNSUB, goes to the consumer handle's *stash*: to a fetch of that handle that is waiting, else to the next
+one; unless its ack_wait has passed, for then the server delivers it again anyway.
+
+A message that the server sends in the instant in which it takes the UNSUB goes nowhere. With acks it is
+delivered again. Where it would not be (ack policy none, max_deliver 1) the UNSUB of a cancelled fetch comes
+a moment later, when what was there for its request has been sent.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 # Go's default, and the server's, for consumers that leave ack_wait out.
 _DEFAULT_ACK_WAIT = 30.0
+# Seconds from the end of a fetch to its UNSUB where nothing is delivered again.
+_LINGER = 0.1
 
 
 class MessageBatch(list["Message"]):
@@ -47,7 +53,14 @@ class Stash:
         # What is not delivered again may not be thrown away.
         again = target.acks and max_deliver != 1
         self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
+        self._linger = 0.0 if again else _LINGER
         self._messages: deque[tuple[float, Any]] = deque()
+        # Fetches under way.
+        self._waiting: list[PullSink] = []
+        target.stash = self
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
         """Messages that may still be processed, within the limits of whoever asks; None is no limit."""
@@ -69,15 +82,35 @@ class Stash:
         """The loop of the connection."""
         return self._target.client._loop
 
+    def join(self, sink: PullSink) -> None:
+        """This fetch waits now: it may have what others leave."""
+        self._waiting.append(sink)
+
+    def leave(self, sink: PullSink) -> None:
+        """This fetch is over: whatever it has, or may still get, is for others."""
+        self._waiting.remove(sink)
+        if sink.buffer or not sink.done:
+            self.put_back(sink)
+
     def put_back(self, sink: PullSink) -> None:
-        """Take over everything from a fetch that nobody waits for any more."""
+        """Take over everything from a fetch that nobody waits for any more; its request too."""
         self.keep(sink.buffer)
         if not sink.done:
             sink.on_done = lambda: self.keep(sink.buffer)
+            if self._linger:
+                self.loop.call_later(self._linger, self._drain, sink)
+            else:
+                sink.drain()
+
+    @staticmethod
+    def _drain(sink: PullSink) -> None:
+        if not sink.done:
             sink.drain()
 
     def keep(self, messages: deque[Any]) -> None:
-        """Take the messages over, in their order."""
+        """Hand the messages to those who wait, and keep the rest, in their order."""
+        for sink in self._waiting:
+            sink.offer(messages)
         until = self.loop.time() + self._keep
         self._messages.extend((until, message) for message in messages)
         messages.clear()
@@ -102,25 +135,31 @@ class Fetch:
     async def _collect(self) -> MessageBatch:
         batch = MessageBatch()
         sink = self._start(batch)
-        if sink is not None:
-            try:
-                while not sink.done:
-                    await sink.wait()
-            except BaseException:
+        if sink is None:
+            return batch
+        self._stash.join(sink)
+        taken = False
+        try:
+            while not sink.complete:
+                await sink.wait()
+            taken = True
+            buffer = sink.buffer
+            while buffer and len(batch) < self._options.batch:
+                batch.append(buffer.popleft())
+        finally:
+            if not taken:
                 sink.buffer.extendleft(reversed(batch))
-                self._stash.put_back(sink)
-                raise
-            batch.extend(sink.buffer)
-            sink.buffer.clear()
+            self._stash.leave(sink)
+        if len(batch) < self._options.batch:
             batch.error = sink.error
-            if sink.error is not None and not batch:
-                raise sink.error
+        if batch.error is not None and not batch:
+            raise batch.error
         return batch
 
     def __aiter__(self) -> FetchIterator:
         stashed: list[Message] = []
         sink = self._start(stashed)
-        return FetchIterator(self._stash, stashed, sink)
+        return FetchIterator(self._stash, stashed, sink, self._options.batch)
 
     def _start(self, stashed: list[Message]) -> PullSink | None:
         """Send the request for what the stash does not have; None when it has all."""
@@ -146,12 +185,14 @@ class FetchIterator:
     next fetch would overtake what this one had received.
     """
 
-    def __init__(self, stash: Stash, stashed: list[Message], sink: PullSink | None) -> None:
+    def __init__(self, stash: Stash, stashed: list[Message], sink: PullSink | None, limit: int) -> None:
         self._stash = stash
         self._sink = sink
+        self._left = limit
         if sink is None:
             self._buffer: deque[Message] = deque(stashed)
         else:
+            stash.join(sink)
             self._buffer = sink.buffer
             self._buffer.extendleft(reversed(stashed))
 
@@ -159,25 +200,28 @@ class FetchIterator:
         return self
 
     async def __anext__(self) -> Message:
-        buffer, sink = self._buffer, self._sink
-        while not buffer:
+        while not self._buffer:
+            sink = self._sink
             if sink is None:
                 raise StopAsyncIteration
-            if sink.done:
-                self._sink = None
+            if sink.complete:
+                self._give_back()
                 if sink.error is not None:
                     raise sink.error
                 raise StopAsyncIteration
             await sink.wait()
-        return buffer.popleft()
+        message = self._buffer.popleft()
+        self._left -= 1
+        if self._left == 0:
+            self._give_back()
+        return message
 
     async def aclose(self) -> None:
         """End the iteration; what was not handed out is for the next fetch of the consumer."""
         self._give_back()
 
     def __del__(self) -> None:
-        sink = self._sink
-        if sink is None and not self._buffer:
+        if self._sink is None and not self._buffer:
             return
         loop = self._stash.loop
         if asyncio._get_running_loop() is loop:
@@ -188,9 +232,9 @@ class FetchIterator:
                 loop.call_soon_threadsafe(self._give_back)
 
     def _give_back(self) -> None:
+        buffer, self._buffer = self._buffer, deque()
         sink, self._sink = self._sink, None
         if sink is None:
-            self._stash.keep(self._buffer)
+            self._stash.keep(buffer)
         else:
-            self._stash.put_back(sink)
-        self._buffer = deque()
+            self._stash.leave(sink)

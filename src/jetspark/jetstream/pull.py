@@ -53,6 +53,8 @@ class PullTarget:
         # Pinned-client consumers mark their messages; only then must headers be read.
         self.pinned = pinned
         self.pin_id = ""
+        # Where the messages of a cancelled fetch go.
+        self.stash: Any = None
 
 
 class PullSink(Sink):
@@ -76,6 +78,8 @@ class PullSink(Sink):
         self.error: JetsparkError | None = None
         self.done = False
         self.closed_by_user = False
+        # Messages of other fetches that this one was given; the machine does not know of them.
+        self.extra = 0
         # Called once at the end, when nothing more can arrive.
         self.on_done: Callable[[], None] | None = None
         self._on_warning = on_warning
@@ -107,6 +111,20 @@ class PullSink(Sink):
         """Put messages of an earlier fetch into the buffer, before ``start``; they take up room there."""
         if items:
             self._deliver_messages(items)
+
+    def offer(self, items: deque[Any]) -> None:
+        """Take what a fetch lacks out of ``items``, which others have left behind."""
+        room = 0 if self.done else self.flow.lacking - self.extra
+        if room > 0 and items:
+            taken = [items.popleft() for _ in range(min(room, len(items)))]
+            self.extra += len(taken)
+            self.buffer.extend(taken)
+            self._wake()
+
+    @property
+    def complete(self) -> bool:
+        """Whether a fetch has all it asked for, or can't get more."""
+        return self.done or (self.extra > 0 and self.flow.lacking <= self.extra)
 
     def stop(self) -> None:
         """End now; what is buffered is discarded and delivered again after ack_wait."""

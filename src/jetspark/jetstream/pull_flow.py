@@ -223,6 +223,11 @@ class PullFlow:
             return _UNLIMITED
         return max(0, self._stop_after - self._processed)
 
+    @property
+    def lacking(self) -> int:
+        """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
+        return self._limit - self._received if self._fetch and not self._bytes_cap else 0
+
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
 
