@@ -1,14 +1,15 @@
 """Offsets: what Spark writes into its checkpoint about a query's place in each stream.
 
-``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin, next)`` of
-each stream. Spark asks for the initial offset more than once, and again after a restart when batch 0 never
+``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin, next)``
+of each stream. Spark asks for the initial offset more than once, and again after a restart when batch 0 never
 committed; a ``latest`` resolved anew would then skip messages. So the start travels inside the end: what a
 batch reads is decided by its end offset alone, which is in the log before the batch runs.
 
 ``created`` tells a stream from another one of the same name that was made after it was deleted. ``earliest``
 marks a place that was the beginning of the stream and from which nothing has been read yet: what expires
-there before the first read is not lost by us. ``subjects`` is the filter the batch was planned with, so that
-a replay after a change of options reads the same rows.
+there before the first read is not lost by us. ``ahead`` marks a starting sequence that the stream has not
+reached yet; any other place behind a stream's end means that the stream lost its tail. ``subjects`` is the
+filter the batch was planned with, so that a replay after a change of options reads the same rows.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class StreamOffset:
     begin: int
     created: str
     earliest: bool = False
+    ahead: bool = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether the batch that ends here read nothing."""
+        return self.begin == self.next
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Offset:
                 "begin": one.begin,
                 "created": one.created,
                 **({"earliest": True} if one.earliest else {}),
+                **({"ahead": True} if one.ahead else {}),
             }
             for name, one in sorted(self.streams.items())
         }
@@ -66,7 +74,10 @@ class Offset:
 
     def settled(self) -> Offset:
         """The same place, as a batch without rows that ends here."""
-        streams = {name: replace(one, begin=one.next) for name, one in self.streams.items()}
+        streams = {
+            name: replace(one, begin=one.next, earliest=one.earliest and one.unread)
+            for name, one in self.streams.items()
+        }
         return Offset(streams, self.subjects)
 
 
@@ -103,13 +114,20 @@ def _parse_stream(name: str, value: object) -> StreamOffset:
         raise OffsetError(
             f"offset of stream {name!r} in the checkpoint is damaged: {value!r:.200}; {_REMEDY}"
         )
-    following, begin, created = value.get("next"), value.get("begin"), value.get("created")
+    following: Any = value.get("next")
+    begin: Any = value.get("begin")
+    created = value.get("created")
     if not _sequence(following) or not _sequence(begin) or not isinstance(created, str) or begin > following:
         raise OffsetError(
             f"offset of stream {name!r} in the checkpoint is damaged: {value!r:.200}; {_REMEDY}"
         )
-    return StreamOffset(following, begin, created, value.get("earliest") is True)
+    earliest, ahead = value.get("earliest") is True, value.get("ahead") is True
+    return StreamOffset(following, begin, created, earliest, ahead)
 
 
 def _sequence(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _damaged(name: str, value: object) -> OffsetError:
+    return OffsetError(f"offset of stream {name!r} in the checkpoint is damaged: {value!r:.200}; {_REMEDY}")

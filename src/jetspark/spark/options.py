@@ -78,7 +78,17 @@ SOURCE_OPTIONS = (
     "recordBatchRows",
     "bufferMessages",
 )
-SINK_OPTIONS: tuple[str, ...] = ()
+SINK_OPTIONS = (
+    "stream",
+    "subject",
+    "window",
+    "ackTimeout",
+    "deadLetterSubject",
+    "deriveMsgId",
+    "msgIdPrefix",
+    "requireExactlyOnce",
+    "requiredDuplicateWindow",
+)
 # What Spark itself passes along to a sink.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 # Never shown, not even the part of it that is wrong.

@@ -220,7 +220,8 @@ def _streams(options: Options) -> Streams:
     entries = options.texts("stream")
     if not entries:
         raise OptionError("stream", "is required: a stream's name, a comma list, or a pattern like ORDERS-*")
-    names, patterns = [], []
+    names: list[str] = []
+    patterns: list[str] = []
     for entry in entries:
         glob = _GLOB.search(entry) is not None
         try:

@@ -1,0 +1,70 @@
+"""``spark.read.format("jetstream")``: what is there when the DataFrame is first used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from jetspark.spark.planning import Range, split
+from jetspark.spark.schema import arrow_schema, check_schema
+from jetspark.spark.source_options import SourceOptions, check_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """One task's range; None when there is nothing to read, because Spark wants at least one partition."""
+
+    wanted: Range | None
+
+
+def read_range(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """A task: the rows of a partition, over the worker process's connection."""
+    assert isinstance(partition, RangePartition)
+    if partition.wanted is None:
+        return
+    from jetspark.spark.connections import jetstream
+    from jetspark.spark.range_reader import RangeReader
+
+    reader = RangeReader(
+        jetstream(options.connection),
+        arrow_schema(schema),
+        fail_on_data_loss=options.fail_on_data_loss,
+        batch_rows=options.batch_rows,
+        buffer_messages=options.buffer_messages,
+    )
+    yield from reader.read(partition.wanted)
+
+
+class JetStreamReader(DataSourceReader):
+    """Plans on the driver, reads on executors; the options are all that travels."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = check_batch(options)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Called once for a DataFrame: 'latest' is what it was then."""
+        from jetspark.spark.connections import jetstream
+        from jetspark.spark.positions import batch_ranges
+
+        options = self._options
+        pieces = split(
+            batch_ranges(jetstream(options.connection), options),
+            min_partitions=options.min_partitions,
+            max_messages=options.max_messages_per_partition,
+        )
+        return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, self._schema, partition)

@@ -1,0 +1,99 @@
+"""From positions to sequences, on the driver: asks the server what streams there are and where they stand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from jetspark.errors import JetsparkError
+from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from jetspark.spark.data_loss import compacts, first_sequence, identity, removed, report
+from jetspark.spark.planning import Range
+from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions
+
+if TYPE_CHECKING:
+    from jetspark.blocking.jetstream import JetStream
+    from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.spark.source_options import Streams
+
+
+class StreamsNotFound(JetsparkError):
+    """Streams that option 'stream' names do not exist, or no stream matches its pattern."""
+
+
+def find_streams(js: JetStream, streams: Streams) -> dict[str, StreamInfo]:
+    """The selected streams that exist, by name. One request for each name, one list for all patterns."""
+    found: dict[str, StreamInfo] = {}
+    if streams.patterns:
+        for info in js.list_streams():
+            if streams.selects(info.config.name):
+                found[info.config.name] = info
+        return dict(sorted(found.items()))
+    for name in streams.names:
+        try:
+            found[name] = js.get_stream(name).cached_info
+        except StreamNotFound:
+            continue
+    return found
+
+
+def require_streams(js: JetStream, streams: Streams, *, some: bool = True) -> dict[str, StreamInfo]:
+    """As :func:`find_streams`; raises when a named stream is missing, or (``some``) when there is none."""
+    found = find_streams(js, streams)
+    missing = [name for name in streams.names if name not in found]
+    if missing:
+        raise StreamsNotFound(f"stream {missing[0]!r} does not exist; create it, or fix option 'stream'")
+    if some and not found:
+        raise StreamsNotFound(f"no stream matches {str(streams)!r}; create one, or fix option 'stream'")
+    return found
+
+
+def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
+    """The sequence of a position: the first at or behind it, ``last + 1`` when nothing is."""
+    latest = info.state.last_seq + 1
+    if position.edge == LATEST:
+        return latest
+    if position.sequence is not None:
+        return position.sequence
+    if position.moment is None:
+        return first_sequence(info)
+    # The server's clock, because it is the one that stamped the messages.
+    now = info.ts or datetime.now(UTC)
+    try:
+        stream = js.get_stream(info.config.name)
+        return stream.get_msg(start_time=position.moment.resolve(now)).sequence
+    except MessageNotFound:
+        # 'latest' as it was before we asked: what has come since is behind it.
+        return latest
+
+
+def begins_earliest(positions: Positions, stream: str) -> bool:
+    """Whether reading starts at the beginning of a stream, wherever that is by then."""
+    return positions.of(stream).edge == EARLIEST
+
+
+def batch_ranges(js: JetStream, options: SourceOptions) -> list[Range]:
+    """What a batch read covers: a range of each stream, as of now."""
+    starts = options.start or Positions(Position(edge=EARLIEST))
+    ends = options.end or Positions(Position(edge=LATEST))
+    ranges = []
+    for name, info in require_streams(js, options.streams).items():
+        if options.last_per_subject:
+            end = info.state.last_seq + 1
+            if info.state.messages:
+                ranges.append(
+                    Range(
+                        name, 1, end, identity(info), options.subjects, earliest=True, last_per_subject=True
+                    )
+                )
+            continue
+        begin = resolve(js, info, starts.of(name))
+        end = min(resolve(js, info, ends.of(name)), info.state.last_seq + 1)
+        earliest = begins_earliest(starts, name)
+        first = first_sequence(info)
+        if begin < first:
+            if not earliest and not compacts(info) and begin < end:
+                report(removed(name, begin, min(first, end)), fail=options.fail_on_data_loss)
+            begin = first
+        ranges.append(Range(name, begin, end, identity(info), options.subjects, earliest=earliest))
+    return ranges

@@ -1,0 +1,364 @@
+"""Reading one range of a stream, on an executor: every message of ``[begin, end)`` once, in order, as Arrow.
+
+An ephemeral pull consumer with ack policy none delivers through the columnar path. Nothing is acked, so
+nothing is delivered again, and a message lost on the way (a broken connection, a slow-consumer cut) shows
+only as a hole in the consumer's own sequence. So that sequence is counted: when it does not fit, or the
+consumer is gone, another one is made behind the last row that was handed out.
+
+The end is proved, never waited for. It has come when a sequence at or behind ``end - 1`` was seen, when the
+last row said that nothing is pending behind it, or when the consumer, asked after a silence, says that it has
+delivered all there is. So ranges whose messages were deleted, purged or filtered away can't hang a task.
+
+Work-queue streams refuse such consumers and are read by batch direct get, which consumes nothing either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jetspark.arrow import SCHEMA as ARROW_SCHEMA
+from jetspark.arrow import consume_arrow
+from jetspark.errors import ConnectionLost, JetsparkError, NoRespondersError, RequestTimeout
+from jetspark.jetstream.consume_errors import ConsumerDeleted
+from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+from jetspark.jetstream.errors import ConsumerNotFound, JetStreamNotEnabled, StreamNotFound, Unavailable
+from jetspark.jetstream.stream_config import RetentionPolicy
+from jetspark.spark.data_loss import (
+    compacts,
+    first_sequence,
+    identity,
+    recreated,
+    removed,
+    report,
+    vanished,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jetspark.blocking.consumer import Consumer
+    from jetspark.blocking.jetstream import JetStream
+    from jetspark.blocking.stream import Stream
+    from jetspark.jetstream.stored import StoredMsg
+    from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.spark.planning import Range
+
+#: Seconds after which the server removes the consumer of a task that died. A task that is only slow makes
+#: a new one.
+INACTIVE_THRESHOLD = 60.0
+#: Seconds without a message after which the consumer is asked whether there are any more.
+SILENCE = 0.25
+#: Seconds of silence, though messages are pending, after which another consumer is made.
+STALLED = 5.0
+#: Seconds without progress after which a task gives up.
+PATIENCE = 60.0
+_BATCH_BYTES = 32 * 1_048_576
+_BUFFER_BYTES = 64 * 1_048_576
+_DIRECT_BATCH = 1000
+# What a server that restarts or elects a leader answers, or does not answer.
+_PASSING = (ConnectionLost, RequestTimeout, NoRespondersError, JetStreamNotEnabled, Unavailable)
+
+
+class RangeInterrupted(JetsparkError):
+    """Deliveries of a range broke off. Another consumer goes on; you see it when that does not help."""
+
+
+class DirectGetNeeded(JetsparkError):
+    """The stream can only be read by direct get, which its config does not allow."""
+
+
+class RangeReader:
+    """Reads ranges into record batches with the columns asked for."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        schema: pa.Schema,
+        *,
+        fail_on_data_loss: bool,
+        batch_rows: int,
+        buffer_messages: int,
+    ) -> None:
+        self._js = js
+        self._schema = schema
+        self._fail = fail_on_data_loss
+        self._batch_rows = batch_rows
+        self._buffer = buffer_messages
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        try:
+            stream = self._js.get_stream(wanted.stream)
+        except StreamNotFound:
+            report(vanished(wanted.stream, wanted.begin), fail=self._fail)
+            return
+        info = stream.cached_info
+        if identity(info) != wanted.created:
+            report(recreated(wanted.stream, wanted.begin, wanted.created, identity(info)), fail=self._fail)
+            return
+        self._check_head(info, wanted, wanted.begin)
+        if info.config.retention == RetentionPolicy.WORK_QUEUE:
+            yield from self._read_direct(stream, wanted)
+        else:
+            yield from self._read_consumer(stream, wanted)
+
+    def _check_head(self, info: StreamInfo, wanted: Range, position: int) -> None:
+        """Report what was removed at the head of the range before it was read."""
+        first = first_sequence(info)
+        if wanted.earliest or wanted.last_per_subject or compacts(info) or first <= position:
+            return
+        if position < wanted.end:
+            report(removed(wanted.stream, position, min(first, wanted.end)), fail=self._fail)
+
+    # By consumer
+
+    def _read_consumer(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
+        position = wanted.begin
+        patience = _Patience(wanted)
+        gaps: list[tuple[int, int]] = []
+        while position < wanted.end:
+            before = position
+            try:
+                consumer = self._create_consumer(stream, wanted, position)
+                try:
+                    for batch, sequences in self._drain(consumer, wanted, position, stream.cached_info):
+                        _note_gaps(gaps, sequences, position)
+                        position = sequences[-1].as_py() + 1
+                        yield from self._cut(batch)
+                finally:
+                    # It may be gone with the server; its inactive_threshold does the rest.
+                    with contextlib.suppress(JetsparkError):
+                        consumer.delete()
+                break
+            except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *_PASSING) as error:
+                if wanted.last_per_subject and position > wanted.begin:
+                    raise  # what was the last of its subject may have changed since
+                patience.lost(position > before, error)
+        if gaps and not wanted.last_per_subject:
+            # Messages that expired while we read: they are in a gap, and the stream begins behind it now.
+            with contextlib.suppress(*_PASSING):
+                first = first_sequence(stream.info())
+                lost = [(low, high) for low, high in gaps if low < first]
+                if lost:
+                    self._check_head(stream.cached_info, wanted, lost[0][0])
+
+    def _create_consumer(self, stream: Stream, wanted: Range, position: int) -> Consumer:
+        subjects = list(wanted.subjects)
+        filters: dict[str, object] = {}
+        if wanted.last_per_subject:
+            start: dict[str, object] = {"deliver_policy": DeliverPolicy.LAST_PER_SUBJECT}
+            subjects = subjects or [">"]
+        else:
+            start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position}
+        if len(subjects) == 1:
+            filters["filter_subject"] = subjects[0]
+        elif subjects:
+            filters["filter_subjects"] = subjects
+        limits = stream.config.consumer_limits
+        cap = limits.inactive_threshold if limits is not None else None
+        config = ConsumerConfig(
+            description="jetspark: one task of a Spark query",
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=min(INACTIVE_THRESHOLD, cap) if cap else INACTIVE_THRESHOLD,
+            **start,  # type: ignore[arg-type]
+            **filters,  # type: ignore[arg-type]
+        )
+        return stream.create_consumer(config)
+
+    def _drain(
+        self, consumer: Consumer, wanted: Range, position: int, info: StreamInfo
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        """Batches with their sequences until the end of the range is proved."""
+        limit = consumer.cached_info.num_pending
+        if limit == 0:
+            return
+        if not wanted.last_per_subject:
+            limit = min(limit, wanted.end - position)
+        columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
+        mean = info.state.bytes / info.state.messages if info.state.messages else 1.0
+        buffer = max(1, min(self._buffer, limit, int(_BUFFER_BYTES / max(1.0, mean))))
+        received = 0
+        quiet = _Quiet()
+        with consume_arrow(consumer, columns=columns, max_messages=buffer, stop_after=limit) as batches:
+            while True:
+                batch = batches.next_batch(SILENCE)
+                if batch is None:
+                    if batches.closed:
+                        return  # as many messages as there can be
+                    if self._proved_empty(consumer, wanted, received, quiet):
+                        return
+                    continue
+                quiet.reset()
+                metadata = batches.last_metadata
+                assert metadata is not None
+                received += batch.num_rows
+                if metadata.sequence.consumer != received:
+                    raise RangeInterrupted(
+                        f"{metadata.sequence.consumer - received} messages were lost on their way from "
+                        f"consumer {consumer.name!r}"
+                    )
+                sequences = batch.column(columns.index("sequence"))
+                ended = metadata.num_pending == 0 or received >= limit
+                if not wanted.last_per_subject and metadata.sequence.stream >= wanted.end - 1:
+                    ended = True
+                    inside = _count_below(sequences, wanted.end)
+                    batch, sequences = batch.slice(0, inside), sequences.slice(0, inside)
+                if batch.num_rows:
+                    yield batch, sequences
+                if ended:
+                    return
+
+    def _proved_empty(self, consumer: Consumer, wanted: Range, received: int, quiet: _Quiet) -> bool:
+        """After a silence: whether the consumer has nothing more for the range."""
+        info = consumer.info()
+        if info.delivered.consumer_seq > received:
+            # On the way to us, or lost: once more, then it is lost.
+            quiet.in_flight(info.delivered.consumer_seq, consumer.name)
+            return False
+        if info.num_pending == 0:
+            return True
+        if not wanted.last_per_subject and info.delivered.stream_seq >= wanted.end - 1:
+            return True
+        quiet.waiting(wanted, info.num_pending)
+        return False
+
+    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Batches of the size Spark likes, with exactly the columns and types it expects."""
+        names = self._schema.names
+        columns = [batch.column(name) for name in names]
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        rows = whole.num_rows
+        step = max(1, min(self._batch_rows, int(_BATCH_BYTES / max(1.0, whole.nbytes / rows))))
+        if step >= rows:
+            yield whole
+            return
+        for begin in range(0, rows, step):
+            yield whole.slice(begin, step)
+
+    # By direct get
+
+    def _read_direct(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
+        if not stream.config.allow_direct:
+            raise DirectGetNeeded(
+                f"stream {wanted.stream!r} is a work queue, which can be read without consuming it only by "
+                "direct get; update the stream with allow_direct=true"
+            )
+        subjects = list(wanted.subjects)
+        rows: list[StoredMsg] = []
+        size = 0
+        if wanted.last_per_subject:
+            found = stream.get_last_msgs_for(subjects or [">"])
+        else:
+            found = stream.get_msgs(subjects or None, seq=wanted.begin, batch=min(_DIRECT_BATCH, len(wanted)))
+        for message in found:
+            if not wanted.last_per_subject and message.sequence >= wanted.end:
+                break
+            rows.append(message)
+            size += len(message.data)
+            if len(rows) >= self._batch_rows or size >= _BATCH_BYTES:
+                yield from self._cut(stored_batch(rows, self._schema.names))
+                rows, size = [], 0
+        if rows:
+            yield from self._cut(stored_batch(rows, self._schema.names))
+
+
+def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:
+    """Stored messages as a record batch with the columns asked for."""
+    fields = [ARROW_SCHEMA.field(name) for name in names]
+    arrays = [pa.array([_value(one, field.name) for one in messages], field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _value(message: StoredMsg, name: str) -> object:
+    if name == "timestamp":
+        return message.timestamp.ns // 1000
+    if name == "subject":
+        return _clean(message.subject)
+    if name == "headers":
+        pairs = message.headers.to_dict().items()
+        return [(_clean(key), [_clean(value) for value in values]) for key, values in pairs]
+    value: object = getattr(message, name)
+    return value
+
+
+class _Patience:
+    """How long a range may fail without progress."""
+
+    def __init__(self, wanted: Range) -> None:
+        self._wanted = wanted
+        self._since = time.monotonic()
+        self._pause = 0.05
+
+    def lost(self, progress: bool, error: JetsparkError) -> None:
+        """Another attempt failed: wait a little, or give up with the reason."""
+        now = time.monotonic()
+        if progress:
+            self._since, self._pause = now, 0.05
+        if now - self._since > PATIENCE:
+            raise error
+        time.sleep(self._pause)
+        self._pause = min(2.0, self._pause * 2)
+
+
+class _Quiet:
+    """What is known about a silence."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Something came."""
+        self._since = time.monotonic()
+        self._seen = 0
+
+    def in_flight(self, delivered: int, name: str) -> None:
+        """The consumer says that it sent more than we have."""
+        if self._seen == delivered:
+            raise RangeInterrupted(f"messages up to {delivered} of consumer {name!r} were lost on their way")
+        self._seen = delivered
+
+    def waiting(self, wanted: Range, pending: int) -> None:
+        """The consumer has more and does not send it; a new one counts anew what is pending."""
+        if time.monotonic() - self._since > STALLED:
+            raise RangeInterrupted(
+                f"stream {wanted.stream!r}: {pending} messages pending in or behind [{wanted.begin}, "
+                f"{wanted.end}) but none came for {STALLED:g} s; look at the server's health"
+            )
+
+
+def _note_gaps(gaps: list[tuple[int, int]], sequences: pa.Array, position: int) -> None:
+    """Remember the first stretch without messages; more are not needed to tell loss from none."""
+    if gaps:
+        return
+    first, last = sequences[0].as_py(), sequences[-1].as_py()
+    if first > position:
+        gaps.append((position, first))
+    elif last - first + 1 > len(sequences):
+        expected = first
+        for sequence in sequences.to_pylist():
+            if sequence != expected:
+                gaps.append((expected, sequence))
+                return
+            expected += 1
+
+
+def _count_below(sequences: pa.Array, end: int) -> int:
+    """How many of the ascending sequences are below ``end``."""
+    low, high = 0, len(sequences)
+    while low < high:
+        middle = (low + high) // 2
+        if sequences[middle].as_py() < end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
