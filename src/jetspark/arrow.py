@@ -10,9 +10,10 @@ Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError
 from jetspark.jetstream.ack_reply import Metadata, parse_ack_reply
 from jetspark.jetstream.columnar import ConsumeColumns
 from jetspark.jetstream.consumer import Consumer
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark import blocking
+    from jetspark.blocking._engine import Engine
+    from jetspark.blocking._threads import Courier
     from jetspark.wire.columns import Columns
 
 SCHEMA = pa.schema(
@@ -47,6 +50,9 @@ SCHEMA = pa.schema(
 and its payload."""
 
 DEFAULT_BUFFER = 20_000
+
+# How long the end of a 'with' waits for an error listener that is still at work.
+_LISTENER_GRACE = 2.0
 
 
 def consume_arrow(
@@ -71,6 +77,8 @@ def consume_arrow(
     unknown = [name for name in names if name not in SCHEMA.names]
     if unknown:
         raise InvalidArgument("columns", unknown[0], f"must be among {', '.join(SCHEMA.names)}")
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgument("columns", names, "must name at least one column, and none twice")
     if max_messages is None and max_bytes is None:
         max_messages = DEFAULT_BUFFER
     options = PullOptions(
@@ -93,8 +101,21 @@ class ConsumeArrow:
         options: PullOptions,
         on_error: Callable[[JetsparkError], Any] | None,
     ) -> None:
-        self._engine = None if isinstance(consumer, Consumer) else consumer._engine
-        source = consumer if isinstance(consumer, Consumer) else consumer._target
+        self._engine: Engine | None = getattr(consumer, "_engine", None)
+        source = consumer if self._engine is None else getattr(consumer, "_target", None)
+        if not isinstance(source, Consumer):
+            raise InvalidArgument(
+                "consumer", consumer, "must be a Consumer of jetspark or of jetspark.blocking"
+            )
+        self._errors: Courier | None = None
+        if self._engine is not None and on_error is not None:
+            from jetspark.blocking._facade import check_plain
+            from jetspark.blocking._threads import Courier
+
+            # In a thread of its own: user code in the loop's thread could never use the API.
+            check_plain("on_error", on_error)
+            self._errors = Courier(on_error, "error listener")
+            on_error = self._errors.put
         self._names = names
         self._stream = source.stream_name
         self._source = ConsumeColumns(source, options, on_error)
@@ -113,6 +134,8 @@ class ConsumeArrow:
     # async
 
     async def __aenter__(self) -> Self:
+        if self._engine is not None:
+            raise InvalidArgument("consumer", self._stream, "is a blocking consumer; use 'with' and 'for'")
         await self._source.__aenter__()
         return self
 
@@ -139,7 +162,11 @@ class ConsumeArrow:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking_engine().run(self._source.stop)
+        # A connection closed inside the block has ended this too.
+        with contextlib.suppress(ConnectionClosed):
+            self._blocking_engine().run(self._source.stop)
+        if self._errors is not None:
+            self._errors.stop(_LISTENER_GRACE)
 
     def __iter__(self) -> Self:
         return self
@@ -158,7 +185,7 @@ class ConsumeArrow:
         columns = self._blocking_engine().run(self._source.take, timeout)
         return None if columns is None else self._convert(columns)
 
-    def _blocking_engine(self) -> Any:
+    def _blocking_engine(self) -> Engine:
         if self._engine is None:
             raise InvalidArgument(
                 "consumer", self._stream, "is an async consumer; use 'async with' and 'async for'"
@@ -166,8 +193,9 @@ class ConsumeArrow:
         return self._engine
 
     def _convert(self, columns: Columns) -> pa.RecordBatch:
+        batch = to_record_batch(columns, self._names, self._stream)
         self._last_reply = columns.replies[-1]
-        return to_record_batch(columns, self._names, self._stream)
+        return batch
 
 
 def to_record_batch(columns: Columns, names: Sequence[str], stream: str) -> pa.RecordBatch:
@@ -190,39 +218,50 @@ def to_record_batch(columns: Columns, names: Sequence[str], stream: str) -> pa.R
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=pa.schema(fields))
 
 
-# Tokens of an ack reply (ADR-15 'JSAck'): v1 has 9; v2 has 11 or more, with domain and account in front.
-_POSITIONS = {9: ("5", "7")}
-_POSITIONS_V2 = ("7", "9")
-
-
 def _positions(replies: list[bytes]) -> tuple[pa.Array, pa.Array]:
     """Stream sequences and timestamps (ns) of a column of ack replies."""
-    tokens = replies[0].count(b".") + 1
-    sequence, timestamp = _POSITIONS.get(tokens, _POSITIONS_V2)
-    text = b"\n".join(replies)
-    try:
-        table = pcsv.read_csv(
-            pa.BufferReader(text),
-            read_options=pcsv.ReadOptions(
-                column_names=[str(index) for index in range(tokens)],
-                use_threads=False,
-                block_size=len(text) + 1,
-            ),
-            parse_options=pcsv.ParseOptions(delimiter=".", quote_char=False),
-            convert_options=pcsv.ConvertOptions(
-                include_columns=[sequence, timestamp],
-                column_types={sequence: pa.int64(), timestamp: pa.int64()},
-            ),
-        )
-        if table.num_rows == len(replies):
-            return table.column(0).combine_chunks(), table.column(1).combine_chunks()
-    except (pa.ArrowInvalid, pa.ArrowKeyError):
-        pass  # replies of different shape in one batch; the slow way says which one is wrong
+    if replies:
+        tokens = replies[0].count(b".") + 1
+        # ADR-15 'JSAck': v1 has 9 tokens; v2 has 11 or more, with domain and account in front.
+        if tokens == 9:
+            found = _read_tokens(replies, tokens, 5, 7)
+        else:
+            found = _read_tokens(replies, tokens, 7, 9) if tokens >= 11 else None
+        if found is not None:
+            return found
+    # Replies of different shape in one batch, or no ack replies: the slow way says which one is wrong.
     metadata = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in replies]
     return (
         pa.array([one.sequence.stream for one in metadata], pa.int64()),
         pa.array([one.timestamp.ns for one in metadata], pa.int64()),
     )
+
+
+def _read_tokens(
+    replies: list[bytes], tokens: int, sequence: int, timestamp: int
+) -> tuple[pa.Array, pa.Array] | None:
+    """Two numbers of each reply; None unless all have so many tokens and numbers there.
+
+    The reader must take the names in the other tokens for what they are: no quotes, no escapes, no words
+    that mean null. Columns that are not included are never converted, so their encoding does not matter.
+    """
+    text = b"\n".join(replies)
+    names = [str(index) for index in range(tokens)]
+    wanted = [names[sequence], names[timestamp]]
+    try:
+        table = pcsv.read_csv(
+            pa.BufferReader(text),
+            read_options=pcsv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+            parse_options=pcsv.ParseOptions(delimiter=".", quote_char=False, escape_char=False),
+            convert_options=pcsv.ConvertOptions(
+                include_columns=wanted, column_types=dict.fromkeys(wanted, pa.int64()), null_values=[]
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != len(replies):
+        return None
+    return table.column(0).combine_chunks(), table.column(1).combine_chunks()
 
 
 def _text(values: list[bytes]) -> pa.Array:
@@ -242,11 +281,28 @@ def _headers(columns: Columns) -> pa.Array:
         )
     rows: list[list[tuple[str, list[str]]]] = [[] for _ in range(len(columns))]
     for row, block in columns.headers.items():
-        rows[row] = [
-            (_clean(name), [_clean(value) for value in values])
-            for name, values in decode_headers(block).to_dict().items()
-        ]
+        rows[row] = _entries(block)
     return pa.array(rows, kind)
+
+
+def _entries(block: bytes) -> list[tuple[str, list[str]]]:
+    """Each name, in its first spelling, with all its values."""
+    try:
+        pairs = decode_headers(block).items()
+    except ProtocolError:
+        # The server stores what it gets. One malformed block must not make a stream unreadable for ever,
+        # so what can be read of it is.
+        lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
+        halves = [line.partition(":") for line in lines]
+        pairs = [(name, value.strip(" \t")) for name, colon, value in halves if name and colon]
+    entries: dict[str, tuple[str, list[str]]] = {}
+    for name, value in pairs:
+        clean = _clean(name)
+        key = clean.lower()
+        if key not in entries:
+            entries[key] = (clean, [])
+        entries[key][1].append(_clean(value))
+    return list(entries.values())
 
 
 def _clean(text: str) -> str:

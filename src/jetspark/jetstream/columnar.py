@@ -16,7 +16,6 @@ from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.pull import PullSink, PullTarget
-from jetspark.jetstream.pull_options import BATCH_WITH_MAX_BYTES
 from jetspark.jetstream.statuses import PIN_ID
 from jetspark.wire.columns import COLUMNAR, Columns
 from jetspark.wire.headers import decode_headers
@@ -156,8 +155,7 @@ class ConsumeColumns(ConsumeBase):
         def make_sink(tell: ErrorListener) -> ColumnarSink:
             sink = ColumnarSink(consumer._target, options, tell)
             # A cancelled fetch of this handle may have left messages; without acks they never come again.
-            limit = min(options.buffer_messages or BATCH_WITH_MAX_BYTES, options.stop_after or 1 << 62)
-            sink.preload(consumer._stash.take(limit))
+            sink.preload(consumer._stash.take(options.stop_after))
             return sink
 
         super().__init__(make_sink, on_error)
