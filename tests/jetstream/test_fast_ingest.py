@@ -14,6 +14,7 @@ from jetspark import Expect, FastIngestBroken, IngestGap, StreamConfig
 from jetspark.connection.events import CallbackFailed
 from jetspark.errors import (
     ConnectionClosed,
+    ConnectionLost,
     InvalidArgument,
     MaxPayloadExceeded,
     PermissionViolationError,
@@ -299,7 +300,9 @@ async def test_a_subject_of_another_stream(js: JetStream) -> None:
     ingest = await js.fast_ingest().__aenter__()
     await pour(ingest, f"{one.name}.a", 3)
     error = await broken(ingest, ingest.publish(f"{other.name}.a", b"4"))
-    assert isinstance(error.cause, FastIngestFailed)
+    # The other stream does not know the batch, its own misses a message; either may be heard first.
+    assert isinstance(error.cause, FastIngestFailed | ConnectionLost)
+    assert await numbers(one) == [1, 2, 3]
     assert await numbers(other) == []
 
 
