@@ -46,7 +46,8 @@ class AckNext(Fetch):
         owner: Any = message._owner
         if not isinstance(owner, PullTarget):
             raise InvalidArgument("message", message.subject, "ack_next is for messages of pull consumers")
-        super().__init__(owner, options, owner.stash or Stash(owner, None))
+        stash = owner.stash if owner.stash is not None else Stash(owner, None)
+        super().__init__(owner, options, stash)
         self._message = message
 
     def _start(self, stashed: list[Message]) -> PullSink | None:

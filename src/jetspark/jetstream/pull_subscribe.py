@@ -3,7 +3,7 @@
 The older way to consume, for code that thinks in subscriptions. ``fetch`` of one message is one request that
 waits. ``fetch`` of several takes what is there, and only when there is nothing waits for the first: on
 servers since 2.7.1 one request says both (``no_wait`` with ``expires``); on older ones, or with
-``two_step``, they are two, as ADR-13 describes.
+``two_step``, they are two, as ADR-13 describes, and the second waits for the whole batch.
 
 Each fetch has an inbox of its own instead of the one for all that ADR-13 sketches for single messages:
 messages come under their own subject, so with a shared inbox a late answer can't be told from the right one.
@@ -162,9 +162,10 @@ class PullSubscription:
     async def fetch(self, batch: int = 1, timeout: float = 5.0) -> MessageBatch:
         """At most ``batch`` messages: those that are there, else waiting ``timeout`` seconds for the first.
 
-        Nothing in that time is an empty list, not an exception. An error of the server (consumer deleted, a
-        limit of the consumer) is raised, or is the ``error`` of the list when messages came before it; it is
-        never among the messages. Cancelling it loses no message.
+        Nothing in that time is an empty list, not an exception. With ``two_step``, when nothing was there, it
+        waits for the whole batch. An error of the server (consumer deleted, a limit of the consumer) is
+        raised, or is the ``error`` of the list when messages came before it; it is never among the messages.
+        Cancelling it loses no message.
         """
         if self._closed:
             raise PullSubscriptionClosed(self._subject)
