@@ -384,9 +384,13 @@ def parse_connection(options: Options) -> ConnectionOptions:
 def _check_offline(found: ConnectionOptions) -> None:
     """Let ``jetspark.connect`` look at the options: it checks all of them and opens nothing."""
     from jetspark.connecting import connect
+    from jetspark.connection.auth import build_authenticator
 
     try:
         connect(**found.connect_arguments())
+        files = build_authenticator(creds=found.creds, nkey=found.nkey)
+        if files is not None:
+            files.connect_fields("offline")  # reads the file, which a connection does only when it is made
     except InvalidArgument as error:
         name = _OPTION_OF.get(error.field, error.field)
         if name in SECRET_OPTIONS:

@@ -1,0 +1,177 @@
+"""Options: what is refused, in which words, and that it shows at load()."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jetspark.spark.options import Moment, OptionError, parse_duration, parse_moment
+from jetspark.spark.source_options import Position, check_batch, check_stream, parse_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOOD = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 minutes", 600.0),
+        ("1 minute", 60.0),
+        ("5m", 300.0),
+        ("5 mins", 300.0),
+        ("250ms", 0.25),
+        ("3 milliseconds", 0.003),
+        ("1.5h", 5400.0),
+        ("2 days", 172_800.0),
+        ("1 week", 604_800.0),
+        ("30 s", 30.0),
+        ("10", None),
+        ("minutes", None),
+        ("10 parsecs", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31T12:00:00Z", Moment(at=datetime(2026, 1, 31, 12, tzinfo=UTC))),
+        ("2026-01-31", Moment(at=datetime(2026, 1, 31, tzinfo=UTC))),
+        ("-10 minutes", Moment(seconds_ago=600.0)),
+        ("now", Moment(seconds_ago=0.0)),
+        ("yesterday", None),
+        ("-soon", None),
+    ],
+)
+def test_moments(text: str, moment: Moment | None) -> None:
+    assert parse_moment(text) == moment
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "words"),
+    [
+        ({"strem": "X"}, "strem", "did you mean 'stream'?"),
+        ({"startingOffsets": "earliest"}, "startingoffsets", "did you mean 'startingPosition'?"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxoffsetspertrigger", "did you mean 'maxMessagesPerTrigger'?"),
+        ({"zzz": "1"}, "zzz", "known are"),
+        ({"path": "/x"}, "path", "take no path"),
+        ({"stream": "a.b"}, "stream", "'a.b'"),
+        ({"stream": "A,,B"}, "stream", "empty entry"),
+        ({"subjects": "a..b"}, "subjects", "'a..b'"),
+        ({"startingPosition": "begin"}, "startingPosition", "earliest, latest"),
+        ({"startingPosition": "0"}, "startingPosition", "the first is 1"),
+        ({"startingSequence": "earliest"}, "startingSequence", "a sequence (1 or more)"),
+        ({"startingTime": "17"}, "startingTime", "a time such as"),
+        (
+            {"startingSequence": "1", "startingTime": "now"},
+            "startingTime",
+            "contradicts option 'startingSequence'",
+        ),
+        ({"startingSequence": '{"OTHER": 3}'}, "startingSequence", "names stream 'OTHER'"),
+        (
+            {"stream": "A,B", "startingSequence": '{"A": 3}'},
+            "startingSequence",
+            "says nothing about stream 'B'",
+        ),
+        ({"startingSequence": '{"ORDERS": '}, "startingSequence", "not valid JSON"),
+        ({"endingPosition": "earliest"}, "endingPosition", "must be one of latest"),
+        ({"startingPosition": "last-per-subject", "endingSequence": "5"}, "endingSequence", "contradicts"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss", "true or false"),
+        ({"minPartitions": "0"}, "minPartitions", "1 or more"),
+        ({"minPartitions": "many"}, "minPartitions", "whole number"),
+        ({"maxTriggerDelay": "15m"}, "maxTriggerDelay", "minMessagesPerTrigger"),
+        ({"minMessagesPerTrigger": "1", "maxTriggerDelay": "15"}, "maxTriggerDelay", "with a unit"),
+        ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "5"}, "minMessagesPerTrigger", "above"),
+        ({"durable": "a b"}, "durable", "'a b'"),
+        ({"servers": ""}, "servers", "is empty"),
+        ({"servers": "nats://u:p@h:1"}, "servers", "holds credentials"),
+        ({"servers": "http://x"}, "servers", "http"),
+        ({"user": "u"}, "password", "is missing"),
+        ({"password": "p"}, "user", "is missing"),
+        ({"token": "t", "credentials": "/x"}, "credentials", "contradicts option 'token'"),
+        ({"credentials": "/no/such.creds"}, "credentials", "/no/such.creds"),
+        ({"tlsCa": "/no/such.pem"}, "tlsCa", "/no/such.pem"),
+        ({"domain": "a", "apiPrefix": "b"}, "apiPrefix", "contradicts"),
+        ({"context": "no-such-context"}, "context", "no-such-context"),
+    ],
+)
+def test_refusals_name_the_option_and_the_remedy(options: dict[str, str], named: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_source({**GOOD, **options})
+    assert caught.value.option == named
+    assert words in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_required_options() -> None:
+    with pytest.raises(OptionError, match="'stream': is required"):
+        parse_source({"servers": GOOD["servers"]})
+    with pytest.raises(OptionError, match="'servers': is required"):
+        parse_source({"stream": "A"})
+
+
+def test_a_seed_in_an_option_is_refused_and_not_shown() -> None:
+    seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+    with pytest.raises(OptionError, match="path of a file") as caught:
+        parse_source({**GOOD, "nkey": seed})
+    assert seed not in str(caught.value)
+
+
+def test_values_arrive() -> None:
+    options = parse_source(
+        {
+            **GOOD,
+            "STREAM": "A, B-*",
+            "subjects": "a.>, b.*",
+            "startingPosition": '{"A": 17, "B-1": "latest", "B-2": "2026-01-31T12:00:00Z"}',
+            "failonDATAloss": "FALSE",
+            "minPartitions": "4",
+            "maxMessagesPerTrigger": "100",
+            "connectTimeout": "750ms",
+            "user": "u",
+            "password": "hush",
+        }
+    )
+    assert (options.streams.names, options.streams.patterns) == (("A",), ("B-*",))
+    assert options.streams.selects("B-7")
+    assert not options.streams.selects("C")
+    assert options.subjects == ("a.>", "b.*")
+    assert options.start is not None
+    assert options.start.of("A") == Position(sequence=17)
+    assert options.start.of("B-1").edge == "latest"
+    assert options.start.of("B-9").edge == "earliest"
+    assert not options.fail_on_data_loss
+    assert options.min_partitions == 4
+    assert options.connection.connect_timeout == 0.75
+    assert "hush" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert hash(options.connection) == hash(pickle.loads(pickle.dumps(options.connection)))
+
+
+def test_files_of_credentials_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "x.creds"
+    path.write_text("rubbish")
+    with pytest.raises(OptionError) as caught:
+        parse_source({**GOOD, "credentials": str(path)})
+    assert caught.value.option == "credentials"
+    assert "rubbish" not in str(caught.value)
+
+
+def test_what_goes_with_batch_or_streaming_only() -> None:
+    ending = parse_source({**GOOD, "endingSequence": "5"})
+    assert check_batch(ending) is ending
+    with pytest.raises(OptionError, match=r"endingSequence.*not valid in a streaming read; use trigger"):
+        check_stream(ending)
+    with pytest.raises(OptionError, match="last-per-subject"):
+        check_stream(parse_source({**GOOD, "startingPosition": "last-per-subject"}))
+    with pytest.raises(OptionError, match="not valid in a batch read"):
+        check_batch(parse_source({**GOOD, "maxMessagesPerTrigger": "5"}))
+    with pytest.raises(OptionError, match="would be empty"):
+        check_batch(parse_source({**GOOD, "startingPosition": "latest"}))
