@@ -57,6 +57,7 @@ class ConsumeBase:
         self._on_error = on_error
         self._sink: PullSink | None = None
         self._raised = False
+        self._told = False
         self._listening: set[asyncio.Future[None]] = set()
 
     @property
@@ -124,8 +125,14 @@ class ConsumeBase:
         if sink.error is None or sink.closed_by_user or self._raised:
             return None
         self._raised = True
-        self._tell(sink.error)
+        self._announce(sink)
         return sink.error
+
+    def _announce(self, sink: PullSink) -> None:
+        """Tell the listener, once, of the error that ended it."""
+        if sink.error is not None and not sink.closed_by_user and not self._told:
+            self._told = True
+            self._tell(sink.error)
 
 
 class Consume(ConsumeBase):
@@ -208,6 +215,7 @@ class ConsumeCallback(ConsumeBase):
         self._callback = callback
         self._concurrency = concurrency
         self._workers: list[asyncio.Task[None]] = []
+        self._left = concurrency
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -259,6 +267,11 @@ class ConsumeCallback(ConsumeBase):
                     self._failed(error, message)
             sink.report()
             if sink.done:
+                self._left -= 1
+                if not self._left and sink.error is not None:
+                    # Perhaps nobody ever calls wait().
+                    logger.warning("consume ended: %s", sink.error)
+                    self._announce(sink)
                 return
             await sink.wait()
 
