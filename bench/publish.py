@@ -71,7 +71,7 @@ async def ours_atomic_batch(p: Params) -> Figures:
         for _ in range(count // BATCH):
             async with js.atomic_batch() as batch:
                 for _ in range(BATCH):
-                    await batch.add(subject, data)
+                    await batch.publish(subject, data)
 
     await send(p.warm)
     started = now()
@@ -87,7 +87,7 @@ async def ours_fast_ingest(p: Params) -> Figures:
     async def send(count: int) -> None:
         async with js.fast_ingest(flow=FLOW) as batch:
             for _ in range(count):
-                await batch.add(subject, data)
+                await batch.publish(subject, data)
 
     await send(p.warm)
     started = now()

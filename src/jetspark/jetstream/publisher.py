@@ -179,7 +179,8 @@ class Publisher(Sink):
         except OutboundBufferFull as full:
             await self._wait_connected(full)
             client._pub(subject, data, self._base + token, block, own_reply=True)
-        future: asyncio.Future[PubAck] = client._loop.create_future()
+        # Not loop.create_future(), which is a Python function around this.
+        future: asyncio.Future[PubAck] = asyncio.Future(loop=client._loop)
         self._pending[token] = (future, subject)
         self._stats.published += 1
         if self._retry and self._may_resend(msg_id, block):
