@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jetspark")
 
 _STRIDES = 16
+_PIN_NAME = PIN_ID.lower().encode()
 
 
 class PullTarget:
@@ -249,7 +250,7 @@ class PullSink(Sink):
         return total
 
     def _note_pin(self, item: Any) -> None:
-        pin = item.headers.get(PIN_ID) if item._header is not None else None
+        pin = pin_of(item._header) if item._header is not None else ""
         if pin and pin != self.target.pin_id:
             self.target.pin_id = pin
             self.flow.on_pin_id(pin)
@@ -339,3 +340,16 @@ def message_size(item: Any) -> int:
     size += len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))
     size += len(reply) if reply.isascii() else len(reply.encode("utf-8", "surrogateescape"))
     return size
+
+
+def pin_of(block: bytes) -> str:
+    """The pin in a header block, empty when there is none.
+
+    Reads any block: the server adds the pin behind whatever a publisher sent, and a malformed block must
+    not end the connection that it arrives on. From the end, so that a publisher can't forge it.
+    """
+    for line in reversed(block.split(b"\r\n")):
+        name, _, value = line.partition(b":")
+        if name.lower() == _PIN_NAME:
+            return value.strip().decode("utf-8", "replace")
+    return ""
