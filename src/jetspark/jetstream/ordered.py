@@ -257,6 +257,9 @@ class OrderedChain:
             opt_start_time=None if start is None else Timestamp.from_datetime(start).to_rfc3339(),
             max_reset_attempts=config.max_reset_attempts,
         )
+        # Creating a consumer that exists with the very same config succeeds: whoever has the same prefix
+        # would share it. The mark makes the configs differ, and the name counts as taken.
+        self._mark = f"ordered consumer {next_nuid()}" if config.name_prefix else None
         self.target = PullTarget(self._client, "", acks=False, api_timeout=js._api.timeout)
         self.info: ConsumerInfo | None = None
         self.sink: OrderedSink | None = None
@@ -354,7 +357,7 @@ class OrderedChain:
         flow = self.flow
         while True:
             try:
-                config = self._config.consumer_config(create)
+                config = self._config.consumer_config(create, self._mark)
                 consumer = await self._js._put_consumer(self._stream, config, "create", False)
                 break
             except ConsumerExists:

@@ -85,13 +85,14 @@ class OrderedConsumerConfig:
             return "by_start_sequence"
         return "all" if self.opt_start_time is None else "by_start_time"
 
-    def consumer_config(self, create: CreateConsumer) -> ConsumerConfig:
+    def consumer_config(self, create: CreateConsumer, description: str | None = None) -> ConsumerConfig:
         """The config of one consumer of the chain."""
         filters = self.filters
         if not filters and create.deliver_policy == "last_per_subject":
             filters = [">"]  # the server wants a filter with this policy
         return ConsumerConfig(
             name=create.name,
+            description=description,
             deliver_policy=DeliverPolicy(create.deliver_policy),
             opt_start_seq=create.opt_start_seq,
             opt_start_time=None if create.opt_start_time is None else Timestamp.parse(create.opt_start_time),
