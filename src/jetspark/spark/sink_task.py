@@ -21,14 +21,13 @@ from jetspark.spark.rows import MessageIds, Outgoing, RowPlanner, shorten
 from jetspark.spark.sink_target import Target, check_stream
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable
+    from concurrent.futures import Future
 
     import pyarrow as pa
 
-    from jetspark.blocking import JetStream
+    from jetspark.blocking import JetStream, Publisher
     from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publisher import Publisher
     from jetspark.spark.rows import SinkColumns
     from jetspark.spark.sink_options import SinkOptions
 
@@ -94,16 +93,21 @@ def write_task(
         expect=expect,
         dead_letter_subject=options.dead_letter_subject,
     )
-    pipeline = _Pipeline(js, options, columns, partition, expect, target)
-    pipeline.open()
+    publisher = js.publisher(window=options.window, ack_timeout=options.ack_timeout, retry=True)
+    pipeline = _Pipeline(js, publisher, options, columns, partition, expect, target)
+    failure: PublishFailed | None = None
     try:
-        for batch in batches:
-            pipeline.publish(planner.plan(batch))
-        pipeline.finish()
-    finally:
-        pipeline.close()
-    counts = pipeline.counts
+        with publisher:
+            for batch in batches:
+                pipeline.publish(planner.plan(batch))
+    except PublishFailed as error:
+        failure = error
+    pipeline.finish()  # names the row
+    if failure is not None:
+        raise failure
+    counts, stats = pipeline.counts, publisher.stats
     counts.rows = planner.rows
+    counts.acked, counts.duplicates, counts.resent = stats.acked, stats.duplicates, stats.resent
     return counts
 
 
@@ -112,11 +116,12 @@ _checked: set[tuple[SinkOptions, str]] = set()
 
 
 class _Pipeline:
-    """A publisher and the rows on their way through it. The one place that crosses into the engine's loop."""
+    """A publisher and the rows on their way through it."""
 
     def __init__(
         self,
         js: JetStream,
+        publisher: Publisher,
         options: SinkOptions,
         columns: SinkColumns,
         partition: int,
@@ -124,54 +129,34 @@ class _Pipeline:
         target: Target,
     ) -> None:
         self._js = js
+        self._publisher = publisher
         self._options = options
         self._columns = columns
         self._partition = partition
         self._expect = expect
         self._known_stream = target.stream
-        self._flights: deque[tuple[list[Outgoing], list[asyncio.Future[PubAck]]]] = deque()
-        self._publisher: Publisher = js._target.publisher(
-            window=options.window, ack_timeout=options.ack_timeout, retry=True
-        )
+        self._flights: deque[tuple[list[Outgoing], list[Future[PubAck]]]] = deque()
         self.counts = TaskCounts()
-
-    def open(self) -> None:
-        self._js._run(self._publisher.__aenter__)
 
     def publish(self, messages: list[Outgoing]) -> None:
         """Send them; waits for room in the window. Raises when an earlier row was refused."""
         if not messages:
             return
-        self._flights.append((messages, self._js._run(self._send, messages)))
+        self._flights.append((messages, self._send(messages)))
         self.counts.dead_letters += sum(message.dead for message in messages)
         self.counts.bytes += sum(len(message.data) for message in messages)
         while len(self._flights) > _UNCHECKED and all(future.done() for future in self._flights[0][1]):
             self._check()
 
     def finish(self) -> None:
-        """Wait for every ack."""
-        failure: PublishFailed | None = None
-        try:
-            self._js._run(self._publisher.flush)
-        except PublishFailed as error:
-            failure = error
+        """Look at the acks that were not looked at; all have come, or failed."""
         while self._flights:
-            self._check()  # names the row
-        if failure is not None:
-            raise failure
-        stats = self._publisher.stats
-        self.counts.acked, self.counts.duplicates = stats.acked, stats.duplicates
-        self.counts.resent = stats.resent
+            self._check()
 
-    def close(self) -> None:
-        self._js._run(self._publisher.__aexit__, JetsparkError, None, None)
-
-    async def _send(self, messages: list[Outgoing]) -> list[asyncio.Future[PubAck]]:
+    def _send(self, messages: list[Outgoing]) -> list[Future[PubAck]]:
         publish, expect = self._publisher.publish, self._expect
         return [
-            await publish(
-                subject, data, headers=headers, msg_id=msg_id, expect=None if dead else expect, ttl=ttl
-            )
+            publish(subject, data, headers=headers, msg_id=msg_id, expect=None if dead else expect, ttl=ttl)
             for _, subject, data, headers, msg_id, ttl, dead in messages
         ]
 

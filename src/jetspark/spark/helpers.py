@@ -1,0 +1,330 @@
+"""Typed helpers over ``format("jetstream")``: options as keyword arguments, JSON bodies, subjects of rows.
+
+Nothing here does what plain Spark can't: ``read_stream(spark, stream="ORDERS", max_trigger_delay=5)`` is
+``spark.readStream.format("jetstream").option("stream", "ORDERS")...load()``. An option ``maxTriggerDelay``
+is the argument ``max_trigger_delay``. Values may be what they are in Python: numbers, booleans, ``timedelta``
+(or a number of seconds) for durations, ``datetime`` for times, lists for comma lists, dicts for JSON.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+from jetspark._secret import Secret
+from jetspark.errors import InvalidArgument
+from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from jetspark.wire.subjects import validate_subject
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+Text = str | os.PathLike[str]
+Span = str | float | timedelta
+"""A duration: text with a unit (``"5 seconds"``), seconds, or a timedelta."""
+Place = str | int | Mapping[str, str | int]
+Moment = str | datetime
+
+
+class ConnectionArguments(TypedDict, total=False):
+    """How to reach the server; see :class:`jetspark.spark.options.ConnectionOptions`."""
+
+    servers: str | Sequence[str]
+    context: str
+    connection_name: str
+    user: str
+    password: str | Secret
+    token: str | Secret
+    credentials: Text
+    nkey: Text
+    tls: bool
+    tls_ca: Text
+    tls_cert: Text
+    tls_key: Text
+    tls_hostname: str
+    tls_verify: bool
+    tls_first: bool
+    inbox_prefix: str
+    domain: str
+    api_prefix: str
+    connect_timeout: Span
+    request_timeout: Span
+
+
+class SourceArguments(ConnectionArguments, total=False):
+    """What to read; see :mod:`jetspark.spark.source_options`."""
+
+    stream: str | Sequence[str]
+    subjects: str | Sequence[str]
+    starting_position: Place
+    starting_sequence: Place
+    starting_time: Moment | Mapping[str, str]
+    ending_position: Place
+    ending_sequence: Place
+    ending_time: Moment | Mapping[str, str]
+    fail_on_data_loss: bool
+    min_partitions: int
+    max_messages_per_partition: int
+    max_messages_per_trigger: int
+    max_bytes_per_trigger: int
+    min_messages_per_trigger: int
+    max_trigger_delay: Span
+    durable: str
+    release_work_queue: bool
+    record_batch_rows: int
+    buffer_messages: int
+
+
+class SinkArguments(ConnectionArguments, total=False):
+    """Where and how to write; see :mod:`jetspark.spark.sink_options`."""
+
+    stream: str
+    subject: str
+    window: int
+    ack_timeout: Span
+    dead_letter_subject: str
+    derive_msg_id: bool
+    msg_id_prefix: str
+    require_exactly_once: bool
+    required_duplicate_window: Span
+
+
+_DURATIONS = frozenset(
+    ("connect_timeout", "request_timeout", "max_trigger_delay", "ack_timeout", "required_duplicate_window")
+)
+_CAPITAL = re.compile(r"[A-Z]")
+
+
+def read(
+    spark: SparkSession, *, schema: StructType | str | None = None, **options: Unpack[SourceArguments]
+) -> DataFrame:
+    """A batch read of streams; ``schema``: the columns to read, all by default."""
+    reader = spark.read.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def read_stream(
+    spark: SparkSession, *, schema: StructType | str | None = None, **options: Unpack[SourceArguments]
+) -> DataFrame:
+    """A streaming read of streams; ``schema``: the columns to read, all by default."""
+    reader = spark.readStream.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def write(df: DataFrame, **options: Unpack[SinkArguments]) -> None:
+    """Append the rows of a DataFrame to a stream; returns when every row is acked."""
+    df.write.format("jetstream").options(**option_strings(options, SINK_OPTIONS)).mode("append").save()
+
+
+def write_stream(
+    df: DataFrame,
+    *,
+    checkpoint_location: Text,
+    query_name: str | None = None,
+    output_mode: Literal["append", "update", "complete"] = "append",
+    available_now: bool = False,
+    processing_time: str | None = None,
+    **options: Unpack[SinkArguments],
+) -> StreamingQuery:
+    """Start a query that appends the rows of a streaming DataFrame to a stream.
+
+    ``available_now``: read what is there, then stop. ``processing_time``: e.g. ``"5 seconds"``; default: the
+    next micro-batch as soon as the last is done.
+    """
+    if available_now and processing_time is not None:
+        raise InvalidArgument("processing_time", processing_time, "contradicts available_now; give one")
+    writer = (
+        df.writeStream.format("jetstream")
+        .options(**option_strings(options, SINK_OPTIONS))
+        .option("checkpointLocation", os.fspath(checkpoint_location))
+        .outputMode(output_mode)
+    )
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif processing_time is not None:
+        writer = writer.trigger(processingTime=processing_time)
+    return writer.start()
+
+
+def decode_json(
+    df: DataFrame,
+    schema: StructType | str,
+    *,
+    column: str = "data",
+    into: str | None = None,
+    on_error: Literal["null", "fail"] = "null",
+    corrupt_column: str | None = None,
+) -> DataFrame:
+    """Add what a column of JSON text (string or UTF-8 binary) says, read with a schema.
+
+    ``schema``: a StructType or DDL such as ``"id long, amount double"``. ``into``: name of one struct column;
+    default: each field becomes a column, and a name that is there already is refused. ``on_error``: a body
+    that is not such JSON gives nulls (``corrupt_column``: and its text in this column), or ``"fail"``: fails
+    the query, which then can't get past that message.
+    """
+    from pyspark.sql import functions as F
+
+    if on_error not in ("null", "fail"):
+        raise InvalidArgument("on_error", on_error, "must be 'null' or 'fail'")
+    if on_error == "fail" and corrupt_column is not None:
+        raise InvalidArgument("corrupt_column", corrupt_column, "stays empty with on_error='fail'; drop it")
+    if column not in df.columns:
+        raise InvalidArgument("column", column, f"is none of the columns {', '.join(df.columns)}")
+    text = F.col(column).cast("string")
+    place = into if into is not None else "_jetspark_json"
+    taken = {name.lower() for name in df.columns}
+    for new in (place, *([] if corrupt_column is None else [corrupt_column])):
+        if new.lower() in taken:
+            raise InvalidArgument("into" if new == place else "corrupt_column", new, "is a column already")
+    if on_error == "fail":
+        decoded = df.withColumn(place, F.from_json(text, schema, {"mode": "FAILFAST"}))
+    else:
+        # A damaged body gives a struct of nulls, which looks like a body that says null: keep them apart.
+        parsed = F.from_json(text, _with_corrupt(schema), {"columnNameOfCorruptRecord": _CORRUPT})
+        damaged = F.col(place)[_CORRUPT]
+        decoded = df.withColumn(place, parsed)
+        if corrupt_column is not None:
+            decoded = decoded.withColumn(corrupt_column, damaged)
+        decoded = decoded.withColumn(
+            place, F.when(damaged.isNull(), F.col(place).dropFields(_CORRUPT)).otherwise(F.lit(None))
+        )
+    if into is not None:
+        return decoded
+    fields = decoded.select(f"{place}.*").columns
+    clash = [name for name in fields if name.lower() in taken]
+    if clash:
+        raise InvalidArgument(
+            "schema",
+            ", ".join(clash),
+            "is a column already; give into='value' to keep the fields in a struct",
+        )
+    return decoded.select("*", f"{place}.*").drop(place)
+
+
+def route(
+    df: DataFrame,
+    template: str,
+    *,
+    column: str = "subject",
+    on_unsafe: Literal["fail", "null", "replace"] = "fail",
+) -> DataFrame:
+    """Add the subject of each row: ``route(df, "orders.{region}.{id}")``.
+
+    Each ``{...}`` is a column, or a field such as ``{address.city}``, and becomes exactly one token. Null, an
+    empty text, or one with a dot, a wildcard, white space or a control character would make another subject
+    of it: ``"fail"`` fails the query, ``"null"`` makes the subject null, which the sink refuses or sends to
+    ``deadLetterSubject``, ``"replace"`` puts ``_`` in place of each such character, or of nothing.
+    """
+    from pyspark.sql import functions as F
+
+    if on_unsafe not in ("fail", "null", "replace"):
+        raise InvalidArgument("on_unsafe", on_unsafe, "must be 'fail', 'null' or 'replace'")
+    parts: list[Column] = []
+    sample = ""
+    for literal, field in _template(template):
+        sample += literal + ("" if field is None else "x")
+        if literal:
+            parts.append(F.lit(literal))
+        if field is not None:
+            parts.append(_token(F.col(field), field, on_unsafe))
+    validate_subject(sample, field="template")
+    # concat is null as soon as one part is.
+    return df.withColumn(column, F.concat(*parts))
+
+
+def option_strings(arguments: Mapping[str, object], known: Iterable[str]) -> dict[str, str]:
+    """Keyword arguments as Spark's options: ``max_trigger_delay=5`` to ``maxTriggerDelay: "5 seconds"``."""
+    names = {argument_name(option): option for option in (*CONNECTION_OPTIONS, *known)}
+    found: dict[str, str] = {}
+    for name, value in arguments.items():
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(sorted(names))}"
+            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+        if value is not None:
+            found[names[name]] = _string(name, value)
+    return found
+
+
+def argument_name(option: str) -> str:
+    """``maxTriggerDelay`` to ``max_trigger_delay``."""
+    return _CAPITAL.sub(lambda match: "_" + match[0].lower(), option)
+
+
+_CORRUPT = "_jetspark_corrupt"
+# What would end, split or widen a token of a subject.
+_UNSAFE = r"[.*>\s\p{Cntrl}]"
+
+
+def _string(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Secret):
+        return value.reveal()
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, int | float):
+        if name in _DURATIONS:
+            # Never in scientific notation, which nobody parses.
+            return f"{value:.3f}".rstrip("0").rstrip(".") + " seconds"
+        return str(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgument(name, value, "has no time zone; use e.g. datetime.now(UTC)")
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Sequence) and all(isinstance(one, str) and "," not in one for one in value):
+        return ",".join(value)
+    raise InvalidArgument(name, value, f"is of a type that options don't take: {type(value).__name__}")
+
+
+def _with_corrupt(schema: StructType | str) -> StructType | str:
+    if isinstance(schema, str):
+        return f"{schema}, {_CORRUPT} STRING"
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+
+
+def _template(template: str) -> list[tuple[str, str | None]]:
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise InvalidArgument("template", template, f"{error}; a literal brace is written twice") from None
+    for _, field, form, conversion in parts:
+        if field is not None and (not field.strip() or form or conversion):
+            raise InvalidArgument(
+                "template", template, "between braces stands the name of a column, and nothing else"
+            )
+    return [(literal, field) for literal, field, _, _ in parts]
+
+
+def _token(value: Column, field: str, on_unsafe: str) -> Column:
+    from pyspark.sql import functions as F
+
+    text = value.cast("string")
+    if on_unsafe == "replace":
+        clean = F.regexp_replace(text, _UNSAFE, "_")
+        return F.when(text.isNull() | (text == ""), F.lit("_")).otherwise(clean)
+    safe = text.isNotNull() & (text != "") & ~text.rlike(_UNSAFE)
+    if on_unsafe == "null":
+        return F.when(safe, text)
+    problem = F.concat(
+        F.lit(f"route: column {field!r} can't be a token of a subject: '"),
+        F.coalesce(text, F.lit("null")),
+        F.lit("'; clean it, or use on_unsafe='null' or 'replace'"),
+    )
+    return F.when(safe, text).otherwise(F.raise_error(problem).cast("string"))
