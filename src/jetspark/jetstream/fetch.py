@@ -62,6 +62,11 @@ class Stash:
     def __len__(self) -> int:
         return len(self._messages)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a fetch is under way, or an iteration that has not handed out all."""
+        return bool(self._waiting)
+
     def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
         """Messages that may still be processed, within the limits of whoever asks; None is no limit."""
         now = self.loop.time()
