@@ -261,6 +261,33 @@ async def test_a_cancelled_take_costs_nothing(js: jetspark.JetStream) -> None:
         assert await collect(source, 3) == [0, 1, 2]
 
 
+async def test_several_tasks_may_take(js: jetspark.JetStream) -> None:
+    stream, consumer = await make_filled(js, 0, ack_policy=NONE)
+
+    async def work(source: ConsumeColumns) -> list[int]:
+        found: list[int] = []
+        # None is the end, never that another task was faster.
+        while (columns := await source.take()) is not None:
+            found += map(int, columns.payloads)
+        assert source.closed
+        return found
+
+    async with columns_of(consumer, max_messages=10, stop_after=500) as source:
+        tasks = [asyncio.create_task(work(source)) for _ in range(3)]
+        await fill(js, stream, 500)
+        shares = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    assert sorted(itertools.chain(*shares)) == list(range(500))
+
+
+async def test_rows_that_are_there_do_not_wait_for_the_time_out(js: jetspark.JetStream) -> None:
+    _, consumer = await make_filled(js, 5, ack_policy=NONE)
+    async with columns_of(consumer) as source:
+        await eventually(lambda: source.pending == 5)
+        columns = await source.take(timeout=0)
+        assert columns is not None
+        assert len(columns) == 5
+
+
 # The end
 
 

@@ -174,14 +174,20 @@ class ConsumeColumns(ConsumeBase):
         """
         sink = self._started()
         assert isinstance(sink, ColumnarSink)
-        if not sink.chunks and not sink.done:
-            # What arrives in the moment of the time-out is still handed out.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
+        columns: Columns | None = None
+        # What arrives in the moment of the time-out is still handed out.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while columns is None:
                     while not sink.chunks and not sink.done:
                         await sink.wait()
-        await _gather(sink)
-        columns = sink.take()
+                    await _gather(sink)
+                    columns = sink.take()
+                    if sink.done:
+                        break
+                    # None: another task was faster.
+        if columns is None:
+            columns = sink.take()
         if columns is None:
             error = self._end(sink)
             if error is not None:
