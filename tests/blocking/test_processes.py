@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
-import warnings
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,57 +14,18 @@ from jetspark import blocking
 from jetspark.errors import ConnectionClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import subprocess
 
     from jetspark.server import Server
 
 
-class Spawn(Protocol):
-    def __call__(self, server: Server, script: str) -> subprocess.Popen[str]: ...
+Spawn = Callable[[Any, str], "subprocess.Popen[str]"]
+InChild = Callable[[Callable[[], None]], int]
 
 
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    """A function that runs a script in a fresh interpreter in which every warning is an error."""
-    with contextlib.ExitStack() as cleanup:
-
-        def start(server: Server, script: str) -> subprocess.Popen[str]:
-            code = f"from jetspark import blocking\nURL = {server.url!r}\n" + textwrap.dedent(script)
-            process = cleanup.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-W", "error", "-c", code],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            cleanup.callback(process.kill)
-            return process
-
-        yield start
-
-
-def in_child(check: Callable[[], None]) -> int:
-    """Run ``check`` in a forked child; the exit code, or 99 when it hangs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+ warns of forks beside threads
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        code = 1
-        try:
-            check()
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    return 99 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def test_forked_child_is_refused_by_every_call_and_the_parent_goes_on(server: Server) -> None:
+def test_forked_child_is_refused_by_every_call_and_the_parent_goes_on(
+    server: Server, in_child: InChild
+) -> None:
     subject = unique("fork")
     with blocking.connect(server.url) as nc:
         sub = nc.subscribe(subject)
@@ -108,7 +64,7 @@ def test_forked_child_is_refused_by_every_call_and_the_parent_goes_on(server: Se
         assert nc.stats.out_msgs == 3
 
 
-def test_forked_child_refuses_though_the_parent_held_every_lock(server: Server) -> None:
+def test_forked_child_refuses_though_the_parent_held_every_lock(server: Server, in_child: InChild) -> None:
     with blocking.connect(server.url) as nc:
         sub = nc.subscribe(unique("locks"))
 
@@ -122,7 +78,7 @@ def test_forked_child_refuses_though_the_parent_held_every_lock(server: Server) 
             assert in_child(check) == 0
 
 
-def test_forked_child_opens_its_own_connection(server: Server) -> None:
+def test_forked_child_opens_its_own_connection(server: Server, in_child: InChild) -> None:
     subject = unique("fresh")
     with blocking.connect(server.url) as nc:
         sub = nc.subscribe(subject)
