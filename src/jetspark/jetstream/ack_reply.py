@@ -67,3 +67,20 @@ def parse_ack_reply(reply: str) -> Metadata:
         timestamp=Timestamp.from_ns(timestamp),
         domain=domain,
     )
+
+
+def sequences(reply: str) -> tuple[int, int]:
+    """Consumer and stream sequence of an ack reply: what the check needs, and no more of it."""
+    tokens = reply.split(".", 9)
+    count = len(tokens)
+    try:
+        if tokens[0] != "$JS" or tokens[1] != "ACK" or count < 9:
+            raise NotJetStreamMessage(reply)
+        if count == 9:
+            return int(tokens[6]), int(tokens[5])
+        # Domain and account come first; with exactly ten tokens it is neither form.
+        if "." not in tokens[9]:
+            raise NotJetStreamMessage(reply)
+        return int(tokens[8]), int(tokens[7])
+    except (IndexError, ValueError):
+        raise NotJetStreamMessage(reply) from None

@@ -14,8 +14,8 @@ from jetspark.jetstream.consume_errors import ConsumeError
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from jetspark.jetstream.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
-    from jetspark.jetstream.pull import PullSink
 
 logger = logging.getLogger("jetspark")
 
@@ -51,11 +51,11 @@ class ConsumeBase:
     """
 
     def __init__(
-        self, make_sink: Callable[[ErrorListener], PullSink], on_error: ErrorListener | None
+        self, make_sink: Callable[[ErrorListener], FlowSink], on_error: ErrorListener | None
     ) -> None:
         self._make_sink = make_sink
         self._on_error = on_error
-        self._sink: PullSink | None = None
+        self._sink: FlowSink | None = None
         self._raised = False
         self._told = False
         self._listening: set[asyncio.Future[None]] = set()
@@ -74,7 +74,7 @@ class ConsumeBase:
         if self._sink is not None:
             raise InvalidArgument("consume", self, "can be entered once; call consumer.consume() again")
         self._sink = self._make_sink(self._tell)
-        self._sink.start()
+        await self._sink.open()
         return self
 
     async def __aexit__(
@@ -93,7 +93,7 @@ class ConsumeBase:
         """
         self._started().drain()
 
-    def _started(self) -> PullSink:
+    def _started(self) -> FlowSink:
         if self._sink is None:
             raise InvalidArgument(
                 "consume", self, "not started; use 'async with consumer.consume() as messages'"
@@ -120,7 +120,7 @@ class ConsumeBase:
         except Exception:
             logger.exception("the error listener raised")
 
-    def _end(self, sink: PullSink) -> JetsparkError | None:
+    def _end(self, sink: FlowSink) -> JetsparkError | None:
         """The error to raise at the end, once; None when the end was asked for."""
         if sink.error is None or sink.closed_by_user or self._raised:
             return None
@@ -128,7 +128,7 @@ class ConsumeBase:
         self._announce(sink)
         return sink.error
 
-    def _announce(self, sink: PullSink) -> None:
+    def _announce(self, sink: FlowSink) -> None:
         """Tell the listener, once, of the error that ended it."""
         if sink.error is not None and not sink.closed_by_user and not self._told:
             self._told = True
@@ -187,7 +187,7 @@ class ConsumeBatches(ConsumeBase):
             await sink.wait()
         batch = list(buffer)
         buffer.clear()
-        wanted = sink.flow.deliverable
+        wanted = sink.deliverable
         if len(batch) > wanted:
             del batch[wanted:]
         sink.report()
@@ -202,7 +202,7 @@ class ConsumeCallback(ConsumeBase):
 
     def __init__(
         self,
-        make_sink: Callable[[ErrorListener], PullSink],
+        make_sink: Callable[[ErrorListener], FlowSink],
         on_error: ErrorListener | None,
         callback: Handler,
         concurrency: int,
@@ -246,7 +246,7 @@ class ConsumeCallback(ConsumeBase):
         if self._workers and asyncio.current_task() not in self._workers:
             await asyncio.wait(self._workers)
 
-    async def _work(self, sink: PullSink) -> None:
+    async def _work(self, sink: FlowSink) -> None:
         buffer, callback = sink.buffer, self._callback
         while True:
             while buffer:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
-from jetspark.jetstream.ack_reply import NotJetStreamMessage
+from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.consume_errors import ConsumeError, MissedHeartbeat
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.context import JetStream
     from jetspark.jetstream.message import Message
+    from jetspark.jetstream.ordered_columns import OrderedColumnarSink
     from jetspark.jetstream.ordered_config import OrderedConsumerConfig
 
 logger = logging.getLogger("jetspark")
@@ -76,23 +77,6 @@ class OrderedConsumerClosed(ConsumeError):
         )
         self.name = name
         self.last_stream_seq = last_stream_seq
-
-
-def sequences(reply: str) -> tuple[int, int]:
-    """Consumer and stream sequence of an ack reply: what the check needs, and no more of it."""
-    tokens = reply.split(".", 9)
-    count = len(tokens)
-    try:
-        if tokens[0] != "$JS" or tokens[1] != "ACK" or count < 9:
-            raise NotJetStreamMessage(reply)
-        if count == 9:
-            return int(tokens[6]), int(tokens[5])
-        # Domain and account come first; with exactly ten tokens it is neither form.
-        if "." not in tokens[9]:
-            raise NotJetStreamMessage(reply)
-        return int(tokens[8]), int(tokens[7])
-    except (IndexError, ValueError):
-        raise NotJetStreamMessage(reply) from None
 
 
 class OrderedSink(PullSink):
@@ -230,10 +214,14 @@ class OrderedSink(PullSink):
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if self.done:
             return
-        unread = self._first_unread() if discard else None
+        resume_at = self._unread_at() if discard else 0
         super()._finish(error, discard=discard)
-        resume_at = 0 if unread is None else sequences(unread.reply)[1]
         self._chain.release(self, resume_at, settled=self._settled)
+
+    def _unread_at(self) -> int:
+        """Stream sequence of the first message in the buffer; 0 when it is empty."""
+        unread = self._first_unread()
+        return 0 if unread is None else sequences(unread.reply)[1]
 
     def _first_unread(self) -> Any:
         """The first message in the buffer, or None."""
@@ -533,6 +521,15 @@ class OrderedConsumer(Consumer):
         # Threads read another kind of sink.
         kind: type[OrderedSink] = getattr(self._target.client, "_ordered_sink_class", OrderedSink)
         return kind(self._chain, options, tell)
+
+    def _new_columnar_sink(
+        self, options: PullOptions, tell: Callable[[JetsparkError], Any]
+    ) -> OrderedColumnarSink:
+        from jetspark.jetstream.ordered_columns import OrderedColumnarSink  # it imports this module
+
+        self._chain.check_free()
+        _refuse_group(options)
+        return OrderedColumnarSink(self._chain, options, tell)
 
 
 def _refuse_group(options: PullOptions | FetchOptions) -> None:

@@ -2,7 +2,8 @@
 
 :class:`PullSink` joins a :class:`~jetspark.jetstream.pull_flow.PullFlow` to a connection. It hands the
 machine what arrives, a run at a time, performs the actions that come back, and keeps the messages until
-somebody takes them. ``fetch``, ``next`` and ``consume`` are thin faces of it.
+somebody takes them (:class:`~jetspark.jetstream.flow_sink.FlowSink`). ``fetch``, ``next`` and ``consume`` are
+thin faces of it.
 
 Processing is reported in strides of a sixteenth of the buffer, not message by message: the threshold at
 which the machine pulls again is met within a stride, and a message costs nothing but its place in a deque.
@@ -15,8 +16,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from jetspark.connection.subscription import Sink
-from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
+from jetspark.errors import JetsparkError
 from jetspark.jetstream.flow_actions import (
     Action,
     ClearPin,
@@ -25,9 +25,9 @@ from jetspark.jetstream.flow_actions import (
     Unsubscribe,
     Warn,
 )
-from jetspark.jetstream.message import Message
+from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.pull_flow import PullFlow
-from jetspark.jetstream.statuses import PIN_ID, Kind, Status
+from jetspark.jetstream.statuses import PIN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,8 +58,10 @@ class PullTarget:
         self.stash: Any = None
 
 
-class PullSink(Sink):
+class PullSink(FlowSink):
     """One inbox with its machine and its buffer."""
+
+    flow: PullFlow
 
     def __init__(
         self,
@@ -68,22 +70,13 @@ class PullSink(Sink):
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
         client = target.client
-        super().__init__(client, client.new_inbox())
+        super().__init__(client, client.new_inbox(), on_warning=on_warning)
         # Refused permission to publish there ends the sink: no pull can ever be answered.
         self.asked = target.next_subject
-        self.target = target
-        self.factory = getattr(client, "_consumer_message_class", Message)
-        self.owner = target
+        self.owner = self.target = target
         self.flow = PullFlow(options, pin_id=target.pin_id, connected=client.is_connected)
-        self.buffer: deque[Any] = deque()
-        self.error: JetsparkError | None = None
-        self.done = False
-        self.closed_by_user = False
         # Messages of other fetches that this one was given; the machine does not know of them.
         self.extra = 0
-        # Called once at the end, when nothing more can arrive.
-        self.on_done: Callable[[], None] | None = None
-        self._on_warning = on_warning
         # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
         exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
         self._exact = exact
@@ -91,22 +84,9 @@ class PullSink(Sink):
         one_by_one = exact or getattr(options, "stop_after", None) is not None
         limit = options.max_messages or getattr(options, "buffer_messages", None) or 1
         self._stride = 1 if one_by_one else max(1, limit // _STRIDES)
-        # Report processed messages when the buffer is no longer than this.
-        self.mark = -1
-        self._unreported = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
-        self._waiters: list[asyncio.Future[None]] = []
         self._drain_task: asyncio.Task[None] | None = None
 
     # Life
-
-    def start(self) -> None:
-        """Subscribe and send the first pull."""
-        self.client._check_open()
-        self.client._add_sink(self)
-        self._perform(self.flow.start(self._now()))
-        self._arm()
 
     def preload(self, items: list[Any]) -> None:
         """Put messages of an earlier fetch into the buffer, before ``start``; they take up room there."""
@@ -127,17 +107,20 @@ class PullSink(Sink):
         """Whether a fetch has all it asked for, or can't get more."""
         return self.done or (self.extra > 0 and self.flow.lacking <= self.extra)
 
-    def stop(self) -> None:
-        """End now; what is buffered is discarded and delivered again after ack_wait."""
-        self._perform(self.flow.stop(self._now()))
-        self._finish(None, discard=True)
-
     def drain(self) -> None:
         """Pull no more, let the user have what has arrived, then end."""
         self._perform(self.flow.drain(self._now()))
         self._arm()
 
     # Taking messages
+
+    @property
+    def label(self) -> str:
+        return self.target.next_subject
+
+    @property
+    def deliverable(self) -> int:
+        return self.flow.deliverable
 
     def report(self) -> None:
         """Tell the machine what was taken out of the buffer since the last report."""
@@ -156,69 +139,7 @@ class PullSink(Sink):
         sizes = self._sizes
         return sum(sizes.popleft() for _ in range(min(taken, len(sizes))))
 
-    async def wait(self) -> None:
-        """Sleep until there is something in the buffer or the end has come."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if (not waiter.done() or waiter.cancelled()) and waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    # What the connection calls
-
-    def deliver(self, items: list[Any], nbytes: int) -> None:
-        marked = [index for index, item in enumerate(items) if item._header is not None]
-        if marked:
-            self._deliver_mixed(items, marked)
-        else:
-            self._deliver_messages(items)
-
-    def link_lost(self, error: JetsparkError) -> None:
-        self._perform(self.flow.on_disconnect(self._now()))
-        self._arm()
-
-    def link_restored(self) -> None:
-        self._perform(self.flow.on_reconnect(self._now()))
-        self._arm()
-
-    def ended(self, error: JetsparkError | None) -> None:
-        # Closed by the user: what is buffered can't be acked any more.
-        self.closed_by_user = error is None
-        self._finish(error or ConnectionClosed("the connection was closed"), discard=error is None)
-
     # Internals
-
-    def _deliver_mixed(self, items: list[Any], marked: list[int]) -> None:
-        """Statuses among messages: keep the order, and hand the machine each stretch between statuses."""
-        begin = 0
-        for index in marked:
-            item = items[index]
-            # A delivered message has an ack reply, a status has none. Without this check somebody could
-            # publish an empty message with a status line, and it would never reach the user.
-            if item.data or item.reply:
-                continue
-            try:
-                status = item.status
-            except ProtocolError:
-                continue  # a malformed header block of some publisher; the message is the user's problem
-            if status is None:
-                continue
-            if index > begin:
-                self._deliver_messages(items[begin:index])
-            begin = index + 1
-            self.on_status(Status(status[0], status[1], item.headers, item.reply))
-            if self.done:
-                return
-        if begin < len(items):
-            self._deliver_messages(items[begin:] if begin else items)
-
-    def on_status(self, status: Status) -> None:
-        """A status message; in order with the messages around it."""
-        self._perform(self.flow.on_status(status, self._now()))
-        if status.kind is not Kind.HEARTBEAT:
-            self._arm()
 
     def _deliver_messages(self, items: list[Any]) -> None:
         if self.done:
@@ -232,13 +153,6 @@ class PullSink(Sink):
         if actions:
             self._perform(actions)
             self._arm()
-
-    def _enqueue(self, items: list[Any]) -> None:
-        self.buffer.extend(items)
-        self._unreported += len(items)
-        self.mark += len(items)
-        if self._waiters:
-            self._wake()
 
     def _measure(self, items: Iterable[Any]) -> int:
         total = 0
@@ -268,14 +182,15 @@ class PullSink(Sink):
             elif isinstance(action, Unsubscribe):
                 self._drain_task = asyncio.get_running_loop().create_task(self._unsubscribe())
 
-    def _send_pull(self, pull: SendPull) -> None:
-        self.client._trust_subject(self.target.next_subject)
-        self.client._pub(self.target.next_subject, pull.to_json(), self.subject, own_reply=True)
+    def link_lost(self, error: JetsparkError) -> None:
+        # The server keeps requests of a lost link for a while, and would honour them beside the new ones as
+        # soon as their inbox has interest again: more than the buffer has room for. So the next link gets
+        # another inbox.
+        self.subject = self.client.new_inbox()
+        super().link_lost(error)
 
-    def _warn(self, warning: JetsparkError) -> None:
-        logger.warning("%s: %s", self.target.next_subject, warning)
-        if self._on_warning is not None:
-            self._on_warning(warning)
+    def _send_pull(self, pull: SendPull) -> None:
+        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject)
 
     async def _unsubscribe(self) -> None:
         """UNSUB, and wait for the PONG: after it nothing more can arrive."""
@@ -287,50 +202,6 @@ class PullSink(Sink):
         finally:
             self.client._remove_sink(self, tell_server=False)
         self._perform(self.flow.on_unsubscribed(self._now()))
-
-    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
-        if self.done:
-            return
-        self.done = True
-        self.error = error
-        if discard:
-            self.buffer.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.client._remove_sink(self)
-        self._wake()
-        if self.on_done is not None:
-            self.on_done()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _now(self) -> float:
-        return self.client._loop.time()
-
-    def _arm(self) -> None:
-        """Set the timer to the machine's next deadline; an earlier timer may fire and look again."""
-        due = None if self.done else self.flow.next_deadline()
-        if due is None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            return
-        if self._timer is not None:
-            if self._timer_due <= due:
-                return
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self.client._loop.call_at(due, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._perform(self.flow.on_timer(self._now()))
-        self._arm()
 
 
 def message_size(item: Any) -> int:

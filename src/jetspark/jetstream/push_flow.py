@@ -119,6 +119,12 @@ class PushFlow:
         """The consumer sequence that is due next; None before the first message or heartbeat."""
         return self._expected
 
+    @property
+    def next_answer(self) -> int | None:
+        """How many messages must be processed in all before an answer to flow control is due; None: no
+        request waits."""
+        return self._flow[0][0] if self._flow else None
+
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all. Traffic only moves it later."""
         if not self._heartbeat or not self._connected or not self._started or self._concluded:
