@@ -14,10 +14,12 @@ import jetspark
 from consuming import PullSpy, fill, make
 from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy, StorageType, StreamConfig
+from jetspark.arrow import consume_arrow
 from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.jetstream.ack_reply import sequences
 from jetspark.jetstream.consume_errors import MissedHeartbeat, OrderedReset, OrderedResetFailed
 from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound, WorkQueueConflict
-from jetspark.jetstream.ordered import OrderedConsumerBusy, OrderedConsumerClosed, sequences
+from jetspark.jetstream.ordered import OrderedConsumerBusy, OrderedConsumerClosed
 from lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
@@ -575,6 +577,66 @@ async def test_somebody_elses_message_in_the_inbox_is_ignored(
     await reader.until(3)
     assert reasons(reader.warnings) == []
     await reader.stop()
+
+
+# --- columns --------------------------------------------------------------------------------------------
+
+
+async def rows(consumer: OrderedConsumer, count: int, **options: Any) -> list[int]:
+    """At least ``count`` sequences, as record batches; what came with the last batch is kept too."""
+    got: list[int] = []
+    async with consume_arrow(consumer, **options) as batches:
+        async for batch in batches:
+            got += batch.column("sequence").to_pylist()
+            if len(got) >= count:
+                break
+    return got
+
+
+async def test_arrow_goes_on_where_it_was(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    await fill(js, stream, 3_000)
+    consumer = await stream.create_ordered_consumer()
+    got = seqs(await consumer.fetch(10))
+    got += await rows(consumer, 500, max_messages=200)
+    got += await rows(consumer, 500, max_messages=200)
+    async for message in consumer.fetch(20, expires=5):
+        got += seqs([message])
+        break
+    got += await rows(consumer, 3_000 - len(got), stop_after=3_000 - len(got))
+    assert got == span(1, 3_000)
+
+
+async def test_arrow_with_a_gap(server: Server, js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    async with LossyProxy(server) as proxy, jetspark.connect(proxy.url) as nc:
+        consumer = await nc.jetstream().create_ordered_consumer(stream.name)
+        warnings: list[JetsparkError] = []
+        got: list[int] = []
+        await fill(js, stream, 5)
+        async with consume_arrow(consumer, on_error=warnings.append, stop_after=15) as batches:
+            async for batch in batches:
+                got += batch.column("sequence").to_pylist()
+                if len(got) == 5:
+                    proxy.swallow_down = True
+                    await fill(js, stream, 5)
+                    await eventually(lambda: proxy.swallowed > 5 * len(stream.name))
+                    proxy.swallow_down = False
+                    await fill(js, stream, 5)
+        assert got == span(1, 15)
+        assert "gap: consumer sequence" in reasons(warnings)[0]
+
+
+async def test_arrow_is_one_reader_too(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    consumer = await stream.create_ordered_consumer()
+    async with consumer.consume():
+        with pytest.raises(OrderedConsumerBusy):
+            async with consume_arrow(consumer):
+                pass
+    async with consume_arrow(consumer):
+        with pytest.raises(OrderedConsumerBusy):
+            await consumer.fetch(1)
 
 
 # --- lost messages, silence, restarts -------------------------------------------------------------------

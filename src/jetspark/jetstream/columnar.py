@@ -98,8 +98,10 @@ class ColumnarSink(PullSink):
 
     def preload(self, items: list[Any]) -> None:
         """Put messages of an earlier fetch in front, before ``start``."""
-        if not items:
-            return
+        if items:
+            self.deliver_columns(self._columns_of(items))
+
+    def _columns_of(self, items: list[Any]) -> Columns:
         columns = Columns(self.sid, [], [], [], {})
         for row, item in enumerate(items):
             columns.subjects.append(item.subject.encode("utf-8", "surrogateescape"))
@@ -108,7 +110,7 @@ class ColumnarSink(PullSink):
             if item._header is not None:
                 columns.headers[row] = item._header
         columns.nbytes = self._column_bytes(columns)
-        self.deliver_columns(columns)
+        return columns
 
     def _deliver_messages(self, items: list[Any]) -> None:
         # A message without a reply that is no status did not come from the consumer. In the buffer nobody
@@ -154,7 +156,7 @@ class ConsumeColumns(ConsumeBase):
         consumer._check_pull()
 
         def make_sink(tell: ErrorListener) -> ColumnarSink:
-            sink = ColumnarSink(consumer._target, options, tell)
+            sink = consumer._new_columnar_sink(options, tell)
             # A cancelled fetch of this handle may have left messages; without acks they never come again.
             sink.preload(consumer._stash.take(options.stop_after))
             return sink

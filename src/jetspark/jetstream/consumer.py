@@ -23,6 +23,7 @@ from jetspark.jetstream.validation import check_name
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from jetspark.jetstream.columnar import ColumnarSink
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.context import JetStream
     from jetspark.jetstream.message import Message
@@ -326,6 +327,11 @@ class Consumer:
         # Threads read another kind of sink.
         kind: type[PullSink] = getattr(self._target.client, "_pull_sink_class", PullSink)
         return kind(self._target, options, tell)
+
+    def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
+        from jetspark.jetstream.columnar import ColumnarSink  # only for those who use columns
+
+        return ColumnarSink(self._target, options, tell)
 
     def _check_pull(self) -> None:
         if self._info.config.is_push:
