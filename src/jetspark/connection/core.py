@@ -168,6 +168,16 @@ class ConnectionCore:
             line = b"%d %d\r\n" % (len(block), size)
             self._send((b"H", prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
 
+    def _pub_volatile(self, subject: str, payload: bytes, reply: str) -> None:
+        """A publish that must not outlive its link, such as a pull request: the next link gets its own.
+
+        Dropped while there is no link, and when the link breaks before it is written.
+        """
+        prefix = self._prefixes.get(subject)
+        if prefix is None:
+            prefix = self._remember_prefix(subject, literal=False)
+        self._command(b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload))
+
     def _trust_subject(self, subject: str) -> None:
         """Let the next publish to this subject pass with wildcard tokens in it.
 
