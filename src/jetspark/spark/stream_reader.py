@@ -106,6 +106,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             # A pattern may match nothing yet: streams join when they are created.
             infos = require_streams(self._js, self._options.streams, some=False)
             self._progress().check(infos)
+            # An older look would not know what this offset knows, and take it for loss.
+            self._infos, self._looked = infos, time.monotonic()
             streams = {}
             for name, info in infos.items():
                 position = self._starts.of(name)

@@ -1,0 +1,268 @@
+"""spark.readStream: triggers, limits, streams that come and go, and what an idle query costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from helpers import eventually_sync, unique
+from jetspark.spark.options import OptionError
+from jetspark.spark.schema import SCHEMA
+from jetspark.spark.source_options import parse_source
+from jetspark.spark.stream_reader import JetStreamStreamReader
+from spark_helpers import Batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from spark_helpers import Box
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def reader(box: Box) -> Iterator[Callable[..., JetStreamStreamReader]]:
+    """The driver's part of a source, called as Spark calls it."""
+    made: list[JetStreamStreamReader] = []
+
+    def make(stream: str, **options: Any) -> JetStreamStreamReader:
+        texts = {name: str(value) for name, value in box.options(stream, options).items()}
+        made.append(JetStreamStreamReader(parse_source(texts), SCHEMA))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def ranges(
+    found: JetStreamStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[tuple[str, int, int]]:
+    pieces = [one.wanted for one in found.partitions(start, end)]
+    return [(one.stream, one.begin, one.end) for one in pieces]
+
+
+Make = Any
+
+
+def test_available_now_stops_at_what_was_there_and_the_next_run_goes_on(box: Box) -> None:
+    name = box.make(messages=100)
+    rows = Batches()
+    query = box.drain(name, rows, startingPosition="earliest", maxMessagesPerTrigger=30, minPartitions=2)
+    assert rows.sizes == [30, 30, 30, 10]
+    assert sorted(rows.rows) == list(range(1, 101))
+    assert [one.numInputRows for one in query.recentProgress] == [30, 30, 30, 10]
+    source = query.recentProgress[-1].sources[0]
+    assert json.loads(source.endOffset)["streams"][name]["next"] == 101
+    assert json.loads(source.latestOffset)["streams"][name]["next"] == 101
+    box.fill(name, 5)
+    again = Batches()
+    box.drain(name, again, startingPosition="earliest")
+    assert again.rows == [101, 102, 103, 104, 105]
+    assert list(box.js.get_stream(name).consumer_names()) == []
+
+
+def test_the_default_is_latest_and_what_comes_between_two_runs_is_not_lost(box: Box) -> None:
+    name = box.make(messages=5)
+    rows = Batches()
+    box.drain(name, rows)
+    assert rows.rows == []
+    box.fill(name, 3)
+    box.drain(name, rows)
+    assert rows.rows == [6, 7, 8]
+
+
+def test_a_running_query_gets_messages_new_streams_and_filters(box: Box) -> None:
+    base = unique("Q")
+    one = box.make(f"{base}-1", messages=4)
+    box.fill(one, 2, subject="other")
+    rows = Batches()
+    rows.column = "subject"
+    query = box.start(f"{base}-*", rows, startingPosition="earliest", subjects=f"{base}-1.x,{base}-2.x")
+    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 60)
+    box.fill(one, 3)
+    eventually_sync(lambda: len(rows.rows) == 7 or query.exception(), 60)
+    two = box.make(f"{base}-2", messages=2)
+    box.fill(two, 1, subject="other")
+    eventually_sync(lambda: len(rows.rows) == 9 or query.exception(), 60)
+    assert query.exception() is None
+    assert sorted(rows.rows) == [f"{one}.x"] * 7 + [f"{two}.x"] * 2
+
+
+def test_trigger_once_ignores_the_limits(box: Box) -> None:
+    name = box.make(messages=10)
+    rows = Batches()
+    query = box.start(
+        name, rows, trigger={"once": True}, startingPosition="earliest", maxMessagesPerTrigger=2
+    )
+    assert query.awaitTermination(60)
+    assert rows.sizes == [10]
+
+
+def test_an_idle_query_asks_the_server_at_most_once_a_second(box: Box) -> None:
+    name = box.make(messages=3)
+    rows = Batches()
+    query = box.start(name, rows, startingPosition="earliest")
+    eventually_sync(lambda: len(rows.rows) == 3 or query.exception(), 60)
+    # The interval doubles to a second; then six seconds are at most seven requests.
+    total = lambda: box.js.account_info().api.total  # noqa: E731
+    settled = time.monotonic() + 2.0
+    eventually_sync(lambda: time.monotonic() > settled)
+    before, until = total(), time.monotonic() + 6.0
+    eventually_sync(lambda: time.monotonic() > until, 10)
+    asked = total() - before - 1
+    assert 1 <= asked <= 7
+    box.fill(name, 1)
+    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 5)
+    assert rows.rows[-1] == 4
+
+
+def test_ending_options_are_refused_with_the_remedy(box: Box) -> None:
+    query = box.start(box.make(), Batches(), endingSequence=5)
+    with pytest.raises(
+        StreamingQueryException, match=r"not valid in a streaming read; use trigger\(availableNow"
+    ):
+        query.awaitTermination(60)
+
+
+# The driver's part, called as Spark calls it
+
+
+def test_the_initial_offset_does_not_move(box: Box, reader: Make) -> None:
+    name = box.make(messages=5)
+    source = reader(name)
+    first = source.initialOffset()
+    box.fill(name, 5)
+    assert source.initialOffset() == first
+    end = source.latestOffset(first, ReadAllAvailable())
+    assert ranges(source, first, end) == [(name, 6, 11)]
+    # After a restart Spark asks for a new initial offset; the batch in the log stays what it was.
+    other = reader(name)
+    moved = other.initialOffset()
+    assert moved != first
+    assert ranges(other, moved, end) == [(name, 6, 11)]
+
+
+def test_nothing_new_gives_the_start_back(box: Box, reader: Make) -> None:
+    name = box.make(messages=5)
+    source = reader(name, startingPosition="earliest")
+    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+    assert source.partitions(end, end) == []
+
+
+def test_limits_are_shared_by_backlog(box: Box, reader: Make) -> None:
+    base = unique("L")
+    one, two = box.make(f"{base}-1", messages=30), box.make(f"{base}-2", messages=10)
+    source = reader(f"{base}-*", startingPosition="earliest", maxMessagesPerTrigger=8)
+    limit = source.getDefaultReadLimit()
+    assert limit == ReadMaxRows(8)
+    start = source.initialOffset()
+    end = source.latestOffset(start, limit)
+    assert ranges(source, start, end) == [(one, 1, 7), (two, 1, 3)]
+    following = source.latestOffset(end, limit)
+    assert ranges(source, end, following) == [(one, 7, 13), (two, 3, 5)]
+    everything = source.latestOffset(following, ReadAllAvailable())
+    assert ranges(source, following, everything) == [(one, 13, 31), (two, 5, 11)]
+
+
+def test_limit_in_bytes(box: Box, reader: Make) -> None:
+    name = box.make()
+    box.fill(name, [b"x" * 1000] * 20)
+    mean = box.js.get_stream(name).cached_info.state.bytes / 20
+    source = reader(name, startingPosition="earliest", maxBytesPerTrigger=int(mean * 5))
+    assert source.getDefaultReadLimit() == ReadMaxBytes(int(mean * 5))
+    start = source.initialOffset()
+    (found,) = ranges(source, start, source.latestOffset(start, source.getDefaultReadLimit()))
+    assert found in ((name, 1, 5), (name, 1, 6))
+
+
+def test_a_minimum_is_waited_for_until_the_delay_is_over(box: Box, reader: Make) -> None:
+    name = box.make(messages=5)
+    source = reader(name, startingPosition="earliest", minMessagesPerTrigger=8)
+    limit, start = source.getDefaultReadLimit(), source.initialOffset()
+    assert limit == ReadMinRows(8)
+    assert source.latestOffset(start, limit) == start
+    box.fill(name, 3)
+    end = eventually_sync(lambda: (one := source.latestOffset(start, limit)) != start and one)
+    assert ranges(source, start, end) == [(name, 1, 9)]
+    impatient = reader(name, startingPosition="earliest", minMessagesPerTrigger=100, maxTriggerDelay="300 ms")
+    start = impatient.initialOffset()
+    assert impatient.latestOffset(start, limit) == start
+    end = eventually_sync(lambda: (one := impatient.latestOffset(start, limit)) != start and one)
+    assert ranges(impatient, start, end) == [(name, 1, 9)]
+    now = reader(name, startingPosition="earliest", minMessagesPerTrigger=100)
+    now.prepareForTriggerAvailableNow()
+    start = now.initialOffset()
+    assert now.latestOffset(start, limit) != start
+
+
+def test_available_now_does_not_go_behind_its_target(box: Box, reader: Make) -> None:
+    base = unique("T")
+    name = box.make(f"{base}-1", messages=5)
+    source = reader(f"{base}-*", startingPosition="earliest")
+    source.prepareForTriggerAvailableNow()
+    box.fill(name, 5)
+    box.make(f"{base}-2", messages=5)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert ranges(source, start, end) == [(name, 1, 6)]
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_starting_sequence_ahead_of_the_stream_is_waited_for(box: Box, reader: Make) -> None:
+    name = box.make(messages=2)
+    source = reader(name, startingSequence=5)
+    start = source.initialOffset()
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+    box.fill(name, 4)
+    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    assert ranges(source, start, end) == [(name, 5, 7)]
+
+
+def test_a_pattern_may_match_nothing_at_first(box: Box, reader: Make) -> None:
+    base = unique("N")
+    source = reader(f"{base}-*")
+    start = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    assert start["streams"] == {}
+    name = box.make(f"{base}-1", messages=2)
+    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    assert ranges(source, start, end) == [(name, 1, 3)]
+
+
+def test_a_stream_no_longer_asked_for_keeps_its_place(box: Box, reader: Make) -> None:
+    one, two = box.make(messages=3), box.make(messages=3)
+    both = reader(f"{one},{two}", startingPosition="earliest")
+    end = both.latestOffset(both.initialOffset(), ReadAllAvailable())
+    box.fill(one, 2)
+    box.fill(two, 2)
+    single = reader(one)
+    following = single.latestOffset(end, ReadAllAvailable())
+    assert ranges(single, end, following) == [(one, 4, 6)]
+    again = reader(f"{one},{two}")
+    last = again.latestOffset(following, ReadAllAvailable())
+    assert ranges(again, following, last) == [(two, 4, 6)]
+
+
+def test_a_replayed_batch_keeps_the_filter_it_was_planned_with(box: Box, reader: Make) -> None:
+    name = box.make(messages=4)
+    old = reader(name, startingPosition="earliest", subjects=f"{name}.x")
+    start = old.initialOffset()
+    end = old.latestOffset(start, ReadAllAvailable())
+    new = reader(name, subjects=f"{name}.y")
+    assert [one.wanted.subjects for one in new.partitions(start, end)] == [(f"{name}.x",)]
+    box.fill(name, 1)
+    following = new.latestOffset(end, ReadAllAvailable())
+    assert [one.wanted.subjects for one in new.partitions(end, following)] == [(f"{name}.y",)]
+
+
+def test_a_missing_stream_is_an_error_at_the_start(reader: Make) -> None:
+    with pytest.raises(Exception, match="stream 'NOT-THERE' does not exist"):
+        reader("NOT-THERE").initialOffset()
+    with pytest.raises(OptionError, match="last-per-subject"):
+        reader("X", startingPosition="last-per-subject")
