@@ -189,6 +189,8 @@ class ConsumeBatches(ConsumeBase):
         buffer.clear()
         wanted = sink.deliverable
         if len(batch) > wanted:
+            # Back into the buffer, which the end discards: an ordered consumer goes on there.
+            buffer.extend(batch[wanted:])
             del batch[wanted:]
         sink.report()
         return batch
