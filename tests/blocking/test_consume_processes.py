@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import unique
+from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, blocking
 from jetspark.errors import ConnectionClosed
 
@@ -242,5 +242,6 @@ def test_exit_without_close_sends_acks_and_publishes(
     )
     _, stderr = process.communicate(timeout=20)
     assert (stderr, process.returncode) == ("", 0)
-    assert worker.info().ack_floor.stream_seq == 500
-    assert stream.info().state.messages == 1000
+    # The server works them off after the connection has gone.
+    eventually_sync(lambda: worker.info().ack_floor.stream_seq == 500)
+    eventually_sync(lambda: stream.info().state.messages == 1000)

@@ -232,7 +232,7 @@ class EngineConnection(Connection):
         """Wait for running callbacks, at most ``grace`` seconds; the caller may be one of them."""
         deadline = time.monotonic() + grace
         for worker in self._workers:
-            if worker is not threading.current_thread():
+            if worker is not threading.current_thread() and worker.is_alive():
                 worker.join(max(0.0, deadline - time.monotonic()))
 
     def detach_caller(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from jetspark.errors import InvalidArgument
+from jetspark.errors import InvalidArgument, JetsparkError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -36,6 +36,18 @@ class Facade(Generic[A]):
 
     def _run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._engine.run(function, *args, **kwargs)
+
+    def _start(
+        self, start: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Start what runs until the end of a ``with`` block; an interrupt before the block undoes it."""
+        try:
+            self._run(start)
+        except JetsparkError:
+            raise
+        except BaseException:
+            self._engine.spawn(undo)
+            raise
 
     def _iterate(
         self, function: Callable[P, AsyncIterator[T]], *args: P.args, **kwargs: P.kwargs

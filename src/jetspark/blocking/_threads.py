@@ -118,7 +118,8 @@ class Courier:
                 return
             self._thread = None
             self._queue.put(None)
-        if thread is not threading.current_thread():
+        # Not alive: Ctrl-C struck while it was being started.
+        if thread is not threading.current_thread() and thread.is_alive():
             thread.join(grace)
 
     def _main(self) -> None:

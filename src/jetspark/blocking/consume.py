@@ -47,9 +47,16 @@ class ConsumeBase(Facade[A]):
         return self._target.pending
 
     def __enter__(self) -> Self:
-        # Of the base class: threads of ours take the place of its tasks.
-        self._run(AsyncConsumeBase.__aenter__, self._target)
+        self._start(self._open, self._abandon)
         return self
+
+    async def _open(self) -> None:
+        # Of the base class: threads of ours take the place of its tasks.
+        await AsyncConsumeBase.__aenter__(self._target)
+
+    async def _abandon(self) -> None:
+        if self._target._sink is not None:
+            self._target._sink.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -144,17 +151,17 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         super().__init__(engine, target, errors)
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    async def _open(self) -> None:
+        await super()._open()
         sink = self._started()
         self._threads = [
             threading.Thread(target=self._work, args=(sink,), name=f"jetspark-consume-{number}", daemon=True)
             for number in range(self._target._concurrency)
         ]
+        # In the loop's thread, where no signal can leave one half started.
         for thread in self._threads:
             self._client.add_worker(thread)
             thread.start()
-        return self
 
     @documented_by(AsyncConsumeCallback.stop)
     def stop(self) -> None:

@@ -88,8 +88,11 @@ class FastIngest(Facade[ThreadFastIngest]):
         return self._target.ack
 
     def __enter__(self) -> Self:
-        self._run(self._target.__aenter__)
+        self._start(self._target.__aenter__, self._abandon)
         return self
+
+    async def _abandon(self) -> None:
+        self._target._close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

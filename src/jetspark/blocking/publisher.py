@@ -79,7 +79,7 @@ class Publisher(Facade[ThreadPublisher]):
         return self._target.stats
 
     def __enter__(self) -> Self:
-        self._run(self._target.__aenter__)
+        self._start(self._target.__aenter__, self._close)
         return self
 
     def __exit__(
