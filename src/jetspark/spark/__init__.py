@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetspark.spark.helpers import decode_json, read, read_stream, route, write, write_stream
+from jetspark.spark.lag_listener import StreamLag, StreamLagListener
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = [
+    "StreamLag",
+    "StreamLagListener",
+    "decode_json",
+    "read",
+    "read_stream",
+    "register",
+    "route",
+    "write",
+    "write_stream",
+]
 
 
 def register(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from jetspark._secret import Secret
@@ -121,7 +122,7 @@ def read_stream(
 
 def write(df: DataFrame, **options: Unpack[SinkArguments]) -> None:
     """Append the rows of a DataFrame to a stream; returns when every row is acked."""
-    df.write.format("jetstream").options(**option_strings(options, SINK_OPTIONS)).mode("append").save()
+    _write_batch(option_strings(options, SINK_OPTIONS), df, 0)
 
 
 def write_stream(
@@ -137,16 +138,18 @@ def write_stream(
     """Start a query that appends the rows of a streaming DataFrame to a stream.
 
     ``available_now``: read what is there, then stop. ``processing_time``: e.g. ``"5 seconds"``; default: the
-    next micro-batch as soon as the last is done.
+    next micro-batch as soon as the last is done. ``output_mode="update"``, which Spark does not offer to
+    Python sinks, is done with ``foreachBatch`` and a batch write of each micro-batch, with ids just as safe.
     """
     if available_now and processing_time is not None:
         raise InvalidArgument("processing_time", processing_time, "contradicts available_now; give one")
-    writer = (
-        df.writeStream.format("jetstream")
-        .options(**option_strings(options, SINK_OPTIONS))
-        .option("checkpointLocation", os.fspath(checkpoint_location))
-        .outputMode(output_mode)
-    )
+    strings = option_strings(options, SINK_OPTIONS)
+    if output_mode == "update":
+        strings.setdefault("msgIdPrefix", "update")
+        writer = df.writeStream.foreachBatch(partial(_write_batch, strings))
+    else:
+        writer = df.writeStream.format("jetstream").options(**strings)
+    writer = writer.option("checkpointLocation", os.fspath(checkpoint_location)).outputMode(output_mode)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if available_now:
@@ -264,6 +267,11 @@ def argument_name(option: str) -> str:
 _CORRUPT = "_jetspark_corrupt"
 # What would end, split or widen a token of a subject.
 _UNSAFE = r"[.*>\s\p{Cntrl}]"
+
+
+def _write_batch(options: Mapping[str, str], batch: DataFrame, batch_id: int) -> None:
+    del batch_id  # the sink learns it from the task
+    batch.write.format("jetstream").options(**options).mode("append").save()
 
 
 def _string(name: str, value: object) -> str:

@@ -12,8 +12,9 @@ Options (names in any case), beside those of the connection:
   the reason is in their headers. Without it such a row fails the task.
 - ``deriveMsgId`` (true): give rows without ``msg_id`` an id of their own, so that a task or micro-batch that
   runs again stores nothing twice. False saves the header; then failures may store rows twice.
-- ``msgIdPrefix``: batch writes only. A name for this write, e.g. ``f"totals-{batch_id}"`` in foreachBatch:
-  a second write of the same rows under the same name stores nothing twice. Default: random for each write.
+- ``msgIdPrefix``: batch writes only. A name for this write: a second write of the same rows under the same
+  name stores nothing twice. Default: random for each write. In foreachBatch the query's id and micro-batch
+  are added to it, so a constant name makes replays safe; several writes there need different names.
 - ``requireExactlyOnce`` (false): refuse to start, instead of warning, when the stream can't recognise what
   is written again for ``requiredDuplicateWindow``.
 - ``requiredDuplicateWindow`` (``2 minutes``): the stream's ``duplicate_window`` must be at least this. Choose

@@ -12,6 +12,9 @@ whose rows are spread over partitions in another way (a changed ``spark.sql.shuf
 partition as long as nothing has to be sent again. Rows of a write that fails stay in the stream: it has no
 transactions.
 
+Output modes: Spark lets Python sinks write in "append" and "complete" mode. For "update", write each
+micro-batch as a batch in ``foreachBatch`` with option ``msgIdPrefix``; ``jetspark.spark.write_stream`` does.
+
 Where things run (PySpark 4.3): the batch writer is made on the driver and shipped to tasks. The streaming
 writer is made anew for each micro-batch, in a process that stays, and again in another one for ``commit``; so
 the start check is remembered for each process.
@@ -77,7 +80,11 @@ class JetStreamWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """In a task: publish the rows of a partition."""
-        return _write(iterator, self._options, self._columns, self._target, self._origin)
+        origin, batch = self._origin, _micro_batch()
+        if batch is not None and self._options.msg_id_prefix is not None:
+            # In foreachBatch: the name is the same for each micro-batch, the rows are not.
+            origin = f"{origin}-{batch}"
+        return _write(iterator, self._options, self._columns, self._target, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks succeeded."""
@@ -98,15 +105,12 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """In a task: publish the rows of a partition of a micro-batch."""
-        context = TaskContext.get()
-        assert context is not None
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        if query is None or batch is None:
+        origin = _micro_batch()
+        if origin is None:
             raise JetsparkError(
-                f"Spark did not say which query and micro-batch this is ({_QUERY_ID}={query}, "
-                f"{_BATCH_ID}={batch}), so no safe message ids can be derived"
+                f"Spark did not tell this task its query and micro-batch (properties {_QUERY_ID} and "
+                f"{_BATCH_ID}), so no safe message ids can be derived"
             )
-        origin = f"{query.replace('-', '')[:16]}-{batch}"
         return _write(iterator, self._options, self._columns, self._target, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -116,6 +120,16 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task failed; Spark will write the micro-batch again after a restart."""
         log.warning("micro-batch %d failed; stored all the same: %s", batchId, _total(messages))
+
+
+def _micro_batch() -> str | None:
+    """Query and micro-batch of this task, short enough for an id; None outside a streaming query."""
+    context = TaskContext.get()
+    assert context is not None
+    query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if query is None or batch is None:
+        return None
+    return f"{query.replace('-', '')[:16]}-{batch}"
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JetStreamWriter:
