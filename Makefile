@@ -31,7 +31,7 @@ demo: setup ## Run examples/demo.py against a server of its own
 	@$(BIN)/python examples/demo.py
 
 test: setup ## Run all tests (JOBS=4, ARGS="tests/server -k restart")
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -41,6 +41,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.dir", event_log.as_uri())
+        .config("spark.eventLog.compress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .getOrCreate()

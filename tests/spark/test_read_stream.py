@@ -11,16 +11,20 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from helpers import eventually_sync, unique
+from jetspark import blocking
 from jetspark.spark.options import OptionError
 from jetspark.spark.schema import SCHEMA
 from jetspark.spark.source_options import parse_source
 from jetspark.spark.stream_reader import JetStreamStreamReader
-from spark_helpers import Batches
+from spark_helpers import Batches, Box
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from spark_helpers import Box
+    from pyspark.sql import SparkSession
+
+    from jetspark.server import Server
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -120,6 +124,25 @@ def test_an_idle_query_asks_the_server_at_most_once_a_second(box: Box) -> None:
     box.fill(name, 1)
     eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 5)
     assert rows.rows[-1] == 4
+
+
+def test_a_running_query_outlives_a_restart_of_the_server(
+    spark: SparkSession, own_server: Server, tmp_path: Path
+) -> None:
+    rows = Batches()
+    with blocking.connect(own_server.url) as connection:
+        box = Box(spark, own_server.url, connection.jetstream(), tmp_path)
+        name = box.make(messages=5)
+        query = box.start(name, rows, startingPosition="earliest")
+        eventually_sync(lambda: len(rows.rows) == 5 or query.exception(), 60)
+        own_server.kill()
+        own_server.restart()
+        eventually_sync(lambda: connection.is_connected, 20)
+        box.fill(name, 5)
+        eventually_sync(lambda: len(rows.rows) == 10 or query.exception(), 60)
+        assert query.exception() is None
+        assert rows.rows == list(range(1, 11))
+        box.close()
 
 
 def test_ending_options_are_refused_with_the_remedy(box: Box) -> None:

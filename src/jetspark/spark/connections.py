@@ -11,6 +11,9 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from jetspark.errors import ConnectionLost, NoRespondersError, RequestTimeout
+from jetspark.jetstream.errors import JetStreamNotEnabled, Unavailable
+
 if TYPE_CHECKING:
     from jetspark import blocking
     from jetspark.blocking.jetstream import JetStream
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
 
 _open: dict[tuple[int, ConnectionOptions], blocking.Connection] = {}
 _lock = threading.Lock()
+
+#: Attempts after which a connection is given up, about a minute. An idle worker should not try for ever; the
+#: next task opens a new one.
+MAX_RECONNECTS = 30
+#: What a server that restarts or elects a leader answers, or does not answer.
+PASSING = (ConnectionLost, RequestTimeout, NoRespondersError, JetStreamNotEnabled, Unavailable)
 
 
 def _after_fork() -> None:
@@ -38,7 +47,8 @@ def connection(options: ConnectionOptions) -> blocking.Connection:
     with _lock:
         found = _open.get(key)
         if found is None or found.is_closed:
-            found = _open[key] = blocking.connect(**options.connect_arguments())
+            found = blocking.connect(max_reconnects=MAX_RECONNECTS, **options.connect_arguments())
+            _open[key] = found
         return found
 
 

@@ -22,11 +22,12 @@ import pyarrow as pa
 
 from jetspark.arrow import SCHEMA as ARROW_SCHEMA
 from jetspark.arrow import consume_arrow
-from jetspark.errors import ConnectionLost, JetsparkError, NoRespondersError, RequestTimeout
+from jetspark.errors import JetsparkError
 from jetspark.jetstream.consume_errors import ConsumerDeleted
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.errors import ConsumerNotFound, JetStreamNotEnabled, StreamNotFound, Unavailable
+from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 from jetspark.jetstream.stream_config import RetentionPolicy
+from jetspark.spark.connections import PASSING
 from jetspark.spark.data_loss import (
     compacts,
     first_sequence,
@@ -59,8 +60,6 @@ PATIENCE = 60.0
 _BATCH_BYTES = 32 * 1_048_576
 _BUFFER_BYTES = 64 * 1_048_576
 _DIRECT_BATCH = 1000
-# What a server that restarts or elects a leader answers, or does not answer.
-_PASSING = (ConnectionLost, RequestTimeout, NoRespondersError, JetStreamNotEnabled, Unavailable)
 
 
 class RangeInterrupted(JetsparkError):
@@ -134,13 +133,13 @@ class RangeReader:
                     with contextlib.suppress(JetsparkError):
                         consumer.delete()
                 break
-            except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *_PASSING) as error:
+            except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *PASSING) as error:
                 if wanted.last_per_subject and position > wanted.begin:
                     raise  # what was the last of its subject may have changed since
                 patience.lost(position > before, error)
         if gaps and not wanted.last_per_subject:
             # Messages that expired while we read: they are in a gap, and the stream begins behind it now.
-            with contextlib.suppress(*_PASSING):
+            with contextlib.suppress(*PASSING):
                 first = first_sequence(stream.info())
                 lost = [(low, high) for low, high in gaps if low < first]
                 if lost:

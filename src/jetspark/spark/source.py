@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -64,11 +64,9 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from jetspark.spark.writers import make_writer
 
-        made: Any = make_writer(self.options, schema, overwrite)
-        return made
+        return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from jetspark.spark.writers import make_stream_writer
 
-        made: Any = make_stream_writer(self.options, schema, overwrite)
-        return made
+        return make_stream_writer(self.options, schema, overwrite)

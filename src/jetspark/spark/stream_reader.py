@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jetspark.spark.batch_reader import RangePartition, read_range
+from jetspark.spark.connections import PASSING
 from jetspark.spark.data_loss import (
     compacts,
     first_sequence,
@@ -59,6 +60,8 @@ logger = logging.getLogger("jetspark.spark")
 #: Seconds between two looks at the server: short after news, doubling to the idle interval.
 BUSY_INTERVAL = 0.05
 IDLE_INTERVAL = 1.0
+#: Seconds for which a server may be out of reach before the query fails.
+PATIENCE = 60.0
 #: How long one call of latestOffset may sleep; other sources of the same query wait meanwhile.
 _NAP = 0.05
 
@@ -199,7 +202,16 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return False
         from jetspark.spark.positions import find_streams
 
-        self._infos = find_streams(self._js, self._options.streams)
+        try:
+            self._infos = find_streams(self._js, self._options.streams)
+        except PASSING as error:
+            # A server that restarts: no news, for a while.
+            now = time.monotonic()
+            if not self._looked or now - self._looked > PATIENCE:
+                raise
+            logger.warning("could not look at the streams, will try again: %s", error)
+            time.sleep(BUSY_INTERVAL * 10)
+            return False
         self._looked = time.monotonic()
         self._progress().check(self._infos)
         return True
