@@ -355,6 +355,31 @@ async def test_leaving_a_fetch_early_loses_nothing(js: jetspark.JetStream) -> No
     assert got == span(1, 20)
 
 
+async def test_what_a_cancelled_fetch_left_is_not_overtaken(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    await fill(js, stream, 30, size=100)
+    consumer = await stream.create_ordered_consumer()
+    waiting = asyncio.ensure_future(consumer.fetch(100, expires=20))
+    await eventually(lambda: consumer.last_stream_seq == 30)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await fill(js, stream, 10, size=100)
+    got: list[int] = []
+    for _ in range(2):
+        async for message in consumer.fetch(10):
+            got += seqs([message])
+            if len(got) % 5 == 3:
+                break
+    # Room for two and a half: newer ones would fit, but it is not their turn.
+    got += seqs(await consumer.fetch_bytes(400, expires=2))
+    assert got == span(1, len(got))
+    assert 8 < len(got) < 12
+    assert await consumer.fetch_bytes(10, expires=2) == []
+    got += seqs(await consumer.fetch(40 - len(got)))
+    assert got == span(1, 40)
+
+
 async def test_inactive_consumer_is_made_again(js: jetspark.JetStream) -> None:
     stream = await make(js)
     await fill(js, stream, 4)

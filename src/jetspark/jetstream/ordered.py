@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
@@ -27,7 +27,7 @@ from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
 from jetspark.jetstream.fetch import Fetch, Stash
 from jetspark.jetstream.flow_actions import Action, Conclude, CreateConsumer, DeleteConsumer, Warn
 from jetspark.jetstream.ordered_flow import OrderedFlow, OrderedState, Verdict
-from jetspark.jetstream.pull import PullSink, PullTarget
+from jetspark.jetstream.pull import PullSink, PullTarget, message_size
 from jetspark.jetstream.pull_flow import State
 from jetspark.jetstream.pull_options import FetchOptions, PullOptions
 from jetspark.jetstream.statuses import Ends, Kind, Status
@@ -35,10 +35,12 @@ from jetspark.jetstream.validation import check_name
 from jetspark.jetstream.values import Timestamp
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Coroutine, Iterable
     from datetime import datetime
     from types import TracebackType
 
+    from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.context import JetStream
     from jetspark.jetstream.message import Message
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jetspark")
 
 # Statuses after which the consumer is gone: it lives in the memory of one server.
-_LOST = {
+LOST = {
     Kind.CONSUMER_DELETED: "consumer deleted",
     Kind.NO_RESPONDERS: "no responders",
     Kind.SERVER_SHUTDOWN: "server shutdown",
@@ -79,6 +81,25 @@ class OrderedConsumerClosed(ConsumeError):
         self.last_stream_seq = last_stream_seq
 
 
+class ChainedSink(Protocol):
+    """What a chain asks of the sink that reads from its consumers."""
+
+    @property
+    def wants_more(self) -> bool: ...
+
+    def pause(self) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def _warn(self, warning: JetsparkError) -> None: ...
+
+    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None: ...
+
+
 class OrderedSink(PullSink):
     """A pull from whatever consumer the chain has at the moment."""
 
@@ -95,6 +116,11 @@ class OrderedSink(PullSink):
         # What ends the sink right now leaves nothing open on the server.
         self._settled = False
         self.serial = 0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a next consumer is worth making."""
+        return self.flow.state is State.RUNNING
 
     # Life
 
@@ -148,7 +174,7 @@ class OrderedSink(PullSink):
 
     def on_status(self, status: Status) -> None:
         ordered, now = self._ordered, self._now()
-        reason = _LOST.get(status.kind)
+        reason = LOST.get(status.kind)
         if reason is not None and self.flow.state is State.RUNNING:
             self._chain.perform(ordered.on_lost(self.serial, reason, now))
             return
@@ -250,7 +276,7 @@ class OrderedChain:
         self._mark = f"ordered consumer {next_nuid()}" if config.name_prefix else None
         self.target = PullTarget(self._client, "", acks=False, api_timeout=js._api.timeout)
         self.info: ConsumerInfo | None = None
-        self.sink: OrderedSink | None = None
+        self.sink: ChainedSink | None = None
         self.error: JetsparkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -269,7 +295,7 @@ class OrderedChain:
         if self.sink is not None or (self.target.stash is not None and self.target.stash.in_use):
             raise OrderedConsumerBusy(self.flow.name)
 
-    def begin(self, sink: OrderedSink) -> None:
+    def begin(self, sink: ChainedSink) -> None:
         """The sink reads from now on."""
         if self.sink is not None:
             raise OrderedConsumerBusy(self.flow.name)
@@ -282,7 +308,7 @@ class OrderedChain:
         if flow.state is OrderedState.NEW:
             self.perform(flow.start(now))
 
-    def release(self, sink: OrderedSink, unread: int, *, settled: bool) -> None:
+    def release(self, sink: ChainedSink, unread: int, *, settled: bool) -> None:
         """The sink has ended. Unless it ended with an answer of the server, the consumer has to go: messages
         may be on their way to nobody."""
         if self.sink is not sink:
@@ -321,7 +347,7 @@ class OrderedChain:
         for action in actions:
             sink = self.sink
             if isinstance(action, CreateConsumer):
-                if sink is None or sink.flow.state is not State.RUNNING:
+                if sink is None or not sink.wants_more:
                     # Nobody wants more: the next reader will have it made.
                     self.flow.suspend(self._now())
                 else:
@@ -345,7 +371,7 @@ class OrderedChain:
         flow = self.flow
         while True:
             try:
-                config = self._config.consumer_config(create, self._mark)
+                config = self._consumer_config(create)
                 consumer = await self._js._put_consumer(self._stream, config, "create", False)
                 break
             except ConsumerExists:
@@ -373,6 +399,9 @@ class OrderedChain:
             if self.sink is not None:
                 self.sink.resume()
         return None
+
+    def _consumer_config(self, create: CreateConsumer) -> ConsumerConfig:
+        return self._config.consumer_config(create, self._mark)
 
     def _delete_later(self, name: str) -> None:
         if not self._client.is_closed:
@@ -413,6 +442,15 @@ class OrderedStash(Stash):
         self.keep(sink.buffer)
         sink.stop()
 
+    def keep(self, messages: deque[Any]) -> None:
+        """Take the messages over; what was taken out and not handed out goes back to the front."""
+        kept = self._messages
+        if kept and messages and sequences(messages[0].reply)[1] < sequences(kept[0][1].reply)[1]:
+            kept.extendleft((float("inf"), message) for message in reversed(messages))
+            messages.clear()
+        else:
+            super().keep(messages)
+
 
 class OrderedFetch(Fetch):
     """A fetch from the consumer that is current at the time."""
@@ -423,7 +461,16 @@ class OrderedFetch(Fetch):
 
     def _start(self, stashed: list[Message]) -> PullSink | None:
         self._chain.check_free()
-        return super()._start(stashed)
+        options, stash = self._options, self._stash
+        stashed.extend(stash.take(options.batch, options.max_bytes))
+        if len(stash):
+            return None  # full, or the next is too large: nothing may overtake it
+        rest = options.without(len(stashed), sum(map(message_size, stashed))) if stashed else options
+        if rest is None:
+            return None
+        sink = self._new_sink(rest)
+        sink.start()
+        return sink
 
     def _new_sink(self, options: FetchOptions) -> PullSink:
         return OrderedSink(self._chain, options)
