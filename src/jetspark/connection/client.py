@@ -275,9 +275,8 @@ class Connection(ConnectionCore):
         self._draining = True
         try:
             async with asyncio.timeout(self.options.drain_timeout):
-                subs = [sink for sink in self._sinks.values() if isinstance(sink, Subscription)]
                 caller = asyncio.current_task()  # may be the callback of one of them
-                await asyncio.gather(*(sub._drain(caller) for sub in subs))
+                await asyncio.gather(*(sink._drain(caller) for sink in list(self._sinks.values())))
                 # While disconnected there is a reason to wait for a server only if something waits for it.
                 if self._link is not None or self._out:
                     await self.flush(self.options.drain_timeout)

@@ -114,6 +114,22 @@ class CallbackFailed(Event, frozen=True):
     error: BaseException
 
 
+class ConsumerDisturbed(Event, frozen=True):
+    """A push subscription without ``on_error`` met something that it does not end by: missed heartbeats,
+    lost messages, a status of the server."""
+
+    subject: str
+    error: JetsparkError
+
+
+class ConsumerDeleteFailed(Event, frozen=True):
+    """A drained subscription could not delete the consumer that it had made; delete it yourself."""
+
+    stream: str
+    consumer: str
+    error: JetsparkError
+
+
 _INFORMATIONAL = (Connected, Reconnected, ServersDiscovered, Closed)
 
 

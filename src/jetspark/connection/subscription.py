@@ -81,6 +81,9 @@ class Sink:
     def ended(self, error: JetsparkError | None) -> None:
         """No message will ever come again: closed, or refused by the server."""
 
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained at the request of ``asker``: let user code have what has arrived."""
+
 
 class Subscription(Sink):
     """A core NATS subscription. Iterate it, call ``next``, or give it a callback; close it when done.

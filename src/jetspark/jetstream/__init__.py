@@ -46,6 +46,7 @@ from jetspark.jetstream.stream_info import (
     StreamSourceInfo,
     StreamState,
 )
+from jetspark.jetstream.subscribe import PushSubscription
 from jetspark.jetstream.values import Duration, Timestamp
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "Publisher",
     "PublisherStats",
     "PullSubscription",
+    "PushSubscription",
     "RePublish",
     "ReplayPolicy",
     "RetentionPolicy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.api import Api
@@ -25,9 +26,14 @@ from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD, OrderedConsume
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
 from jetspark.jetstream.pull_subscribe import PullSubscription, pull_subscribe
+from jetspark.jetstream.push import PushOptions
+from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR
+from jetspark.jetstream.push_ordered import subscribe_ordered
 from jetspark.jetstream.stream import Stream
 from jetspark.jetstream.stream_config import StreamConfig, stream_config_request
 from jetspark.jetstream.stream_info import StreamInfo
+from jetspark.jetstream.subscribe import PushSubscription, subscribe
+from jetspark.jetstream.subscribe_checks import check_options
 from jetspark.jetstream.validation import check_name, validate_consumer_config, validate_stream_config
 from jetspark.jetstream.values import Timestamp
 from jetspark.wire.subjects import validate_filter
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.consume import ErrorListener, Handler
     from jetspark.jetstream.fast_flow import IngestGap
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
@@ -218,6 +225,76 @@ class JetStream:
         return await pull_subscribe(
             self, subject, durable, stream=stream, consumer=consumer, config=config, two_step=two_step
         )
+
+    async def subscribe(
+        self,
+        subject: str | None = None,
+        *,
+        queue: str = "",
+        stream: str | None = None,
+        durable: str | None = None,
+        consumer: str | None = None,
+        config: ConsumerConfig | None = None,
+        callback: Handler | None = None,
+        manual_ack: bool = False,
+        ordered: bool = False,
+        idle_heartbeat: float | timedelta | None = None,
+        flow_control: bool | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        alarm_factor: float = DEFAULT_ALARM_FACTOR,
+        pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
+        pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        on_error: ErrorListener | None = None,
+    ) -> PushSubscription:
+        """Subscribe to a subject of a stream with a push consumer (ADR-15).
+
+        The stream is the one that captures ``subject``, or name it with ``stream``. ``durable``: find the
+        consumer of that name or make it; without it an ephemeral one is made. ``consumer``: bind to an
+        existing one as it is. ``queue``: share the messages with other members; it is the durable name too
+        unless there is another. ``config``: further settings of a new consumer; an existing one must agree
+        with them. ``idle_heartbeat`` (seconds, at least 0.1; none by default), ``flow_control`` (needs
+        ``idle_heartbeat``), ``deliver_policy`` (``all``), ``opt_start_seq`` and ``opt_start_time`` are
+        settings of the config as well. A consumer made here is deleted by ``unsubscribe`` and ``drain``, a
+        durable too; to keep it, make it with ``create_consumer`` and bind to it.
+
+        ``callback``: called with each message, async or not; the message is acked when it returns, unless
+        ``manual_ack``. ``ordered``: each message once and in order without acks, whatever happens; see
+        ``create_ordered_consumer``. ``alarm_factor``: heartbeat intervals of silence that raise the alarm
+        (3, above 1). ``pending_messages_limit``, ``pending_bytes_limit``: what may be buffered before new
+        messages are dropped (524,288 and 128 MiB; 0: no limit); with flow control nothing is dropped.
+        ``on_error``: called with missed heartbeats, lost messages, failures of the callback; by default they
+        are events of the connection.
+
+        Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
+        :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
+        """
+        subscription = PushSubscription(
+            self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
+        )
+        options = PushOptions(
+            alarm_factor=alarm_factor,
+            pending_messages_limit=pending_messages_limit,
+            pending_bytes_limit=pending_bytes_limit,
+            raises=callback is None,
+        )
+        wish = check_options(
+            subject,
+            queue=queue,
+            stream=stream,
+            durable=durable,
+            consumer=consumer,
+            config=config,
+            idle_heartbeat=idle_heartbeat,
+            flow_control=flow_control,
+            deliver_policy=deliver_policy,
+            opt_start_seq=opt_start_seq,
+            opt_start_time=opt_start_time,
+        )
+        if ordered:
+            return await subscribe_ordered(subscription, stream, wish, options)
+        return await subscribe(subscription, stream, wish, options)
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""

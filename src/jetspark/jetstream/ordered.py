@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.flow_sink import ChainedSink
     from jetspark.jetstream.message import Message
     from jetspark.jetstream.ordered_columns import OrderedColumnarSink
     from jetspark.jetstream.ordered_config import OrderedConsumerConfig
@@ -79,25 +80,6 @@ class OrderedConsumerClosed(ConsumeError):
         )
         self.name = name
         self.last_stream_seq = last_stream_seq
-
-
-class ChainedSink(Protocol):
-    """What a chain asks of the sink that reads from its consumers."""
-
-    @property
-    def wants_more(self) -> bool: ...
-
-    def pause(self) -> None: ...
-
-    def renew(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def _warn(self, warning: JetsparkError) -> None: ...
-
-    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None: ...
 
 
 class OrderedSink(PullSink):

@@ -26,15 +26,17 @@ from jetspark.connection.events import SlowConsumer
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
+from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.flow_actions import Action, Conclude, Raise, SendFlowControl, Warn
 from jetspark.jetstream.flow_sink import FlowSink
-from jetspark.jetstream.pull import PullTarget, message_size
+from jetspark.jetstream.pull import message_size
 from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR, PushFlow
 from jetspark.jetstream.statuses import Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
+    from jetspark.connection.client import Connection
     from jetspark.jetstream.consumer_config import ConsumerConfig
 
 logger = logging.getLogger("jetspark")
@@ -73,13 +75,20 @@ class PushOptions:
             raise InvalidArgument("stop_after", self.stop_after, "must be a positive integer")
 
 
-class PushTarget(PullTarget):
+class PushTarget:
     """What a push sink needs to know of its consumer. Also the owner of the messages it brings."""
 
     def __init__(
-        self, base: PullTarget, config: ConsumerConfig, *, first_sequence: int | None = None
+        self,
+        client: Connection,
+        config: ConsumerConfig,
+        *,
+        api_timeout: float,
+        first_sequence: int | None = None,
     ) -> None:
-        super().__init__(base.client, base.next_subject, acks=base.acks, api_timeout=base.api_timeout)
+        self.client = client
+        self.acks = config.ack_policy != AckPolicy.NONE
+        self.api_timeout = api_timeout
         self.subject = config.deliver_subject or ""
         self.queue = config.deliver_group or ""
         self.heartbeat = config.idle_heartbeat.ns / 1e9 if config.idle_heartbeat else 0.0
@@ -125,6 +134,8 @@ class PushSink(FlowSink):
         self._bytes = 0
         self._run_bytes = 0
         self._draining: asyncio.Task[None] | None = None
+        #: How its owner drains it, when the whole connection is drained.
+        self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
 
     # Life
 
@@ -140,7 +151,7 @@ class PushSink(FlowSink):
 
     def drain(self) -> None:
         if self._draining is None and not self.done:
-            self._draining = self.client._loop.create_task(self._drain(), name="jetspark-push-drain")
+            self._draining = self.client._loop.create_task(self._end_gently(), name="jetspark-push-drain")
 
     async def drained(self) -> None:
         """Drain, and wait until nothing more can arrive."""
@@ -148,7 +159,11 @@ class PushSink(FlowSink):
         if self._draining is not None:
             await asyncio.shield(self._draining)
 
-    async def _drain(self) -> None:
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        if self.drain_all is not None:
+            await self.drain_all(asker)
+
+    async def _end_gently(self) -> None:
         client = self.client
         try:
             # Without a link nothing is on its way to us, and there is nothing to wait for.
@@ -227,14 +242,14 @@ class PushSink(FlowSink):
         first = last = stream_seq = 0
         if not self.queue:
             try:
-                first, last, stream_seq = _ends(items)
+                first, last, stream_seq = ends_of(items)
             except NotJetStreamMessage:
                 first, last = 0, -1
             if last - first + 1 != len(items):
                 items = self._without_strangers(items)
                 if not items:
                     return
-                first, last, stream_seq = _ends(items)
+                first, last, stream_seq = ends_of(items)
         actions = self.flow.on_messages(len(items), first, last, stream_seq, self._now())
         self._accept(items)
         if actions:
@@ -343,7 +358,7 @@ class PushSink(FlowSink):
             self._warn(error)
 
 
-def _ends(items: list[Any]) -> tuple[int, int, int]:
+def ends_of(items: list[Any]) -> tuple[int, int, int]:
     """Consumer sequences of the first and the last message, and the stream sequence of the last."""
     first, _ = sequences(items[0].reply)
     return first, *sequences(items[-1].reply)

@@ -198,6 +198,13 @@ class PushFlow:
         self._traffic(now)
         return NOTHING
 
+    def on_new_consumer(self, now: float) -> Actions:
+        """Another consumer delivers from here on (ordered consumers): it counts from 1."""
+        self._flow.clear()
+        self._last_flow = ""
+        self._expected = 1
+        return self.on_reconnect(now)
+
     def on_timer(self, now: float) -> Actions:
         """``next_deadline()`` has come. Read what lies in the socket first, if that can be done."""
         due = self.next_deadline()
