@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jetspark.errors import InvalidArgument, RequestTimeout
@@ -18,14 +20,17 @@ from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.fetch import Fetch, Stash
 from jetspark.jetstream.pull import PullSink, PullTarget
 from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+from jetspark.jetstream.push import PushOptions, PushSink, PushTarget
 from jetspark.jetstream.validation import check_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from jetspark.jetstream.columnar import ColumnarSink
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
 
 
@@ -285,10 +290,13 @@ class Consumer:
         ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12). ``on_error``: called with warnings,
         with failures of the callback, and with the error that ends it.
 
+        A push consumer sends by itself, so of these only ``stop_after`` and ``on_error`` apply, and others
+        are refused. Unless it has a deliver group only one can read from it: :class:`ConsumerInUse`.
+
         It survives reconnects, leader changes and server restarts by itself.
         """
-        self._check_pull()
-        options = PullOptions(
+        make_sink: Callable[[ErrorListener], FlowSink]
+        pull = PullOptions(
             max_messages=max_messages,
             max_bytes=max_bytes,
             threshold_messages=threshold_messages,
@@ -302,14 +310,11 @@ class Consumer:
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-
-        def make_sink(tell: ErrorListener) -> PullSink:
-            sink = self._new_sink(options, tell)
-            # A cancelled fetch of this handle may have left messages. They come first, all of them: they are
-            # in memory already, and nothing is pulled until there is room again.
-            sink.preload(self._stash.take(options.stop_after))
-            return sink
-
+        if self._info.config.is_push:
+            _refuse_pull_options(pull)
+            make_sink = partial(self._new_push_sink, PushOptions(stop_after=stop_after))
+        else:
+            make_sink = partial(self._new_pull_sink, pull)
         if callback is not None:
             if batches:
                 raise InvalidArgument(
@@ -322,6 +327,22 @@ class Consumer:
 
     def _new_fetch(self, options: FetchOptions) -> Fetch:
         return Fetch(self._target, options, self._stash)
+
+    def _new_pull_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
+        sink = self._new_sink(options, tell)
+        # A cancelled fetch of this handle may have left messages. They come first, all of them: they are
+        # in memory already, and nothing is pulled until there is room again.
+        sink.preload(self._stash.take(options.stop_after))
+        return sink
+
+    def _new_push_sink(self, options: PushOptions, tell: ErrorListener) -> PushSink:
+        client = self._target.client
+        # Threads read another kind of sink.
+        kind: type[PushSink] = getattr(client, "_push_sink_class", PushSink)
+        target = PushTarget(client, self._info.config, api_timeout=self._target.api_timeout)
+        sink = kind(target, options, tell)
+        sink.look_up = self.info
+        return sink
 
     def _new_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
         # Threads read another kind of sink.
@@ -336,3 +357,13 @@ class Consumer:
     def _check_pull(self) -> None:
         if self._info.config.is_push:
             raise PushConsumerError(409, "Consumer is push based")
+
+
+def _refuse_pull_options(options: PullOptions) -> None:
+    default = PullOptions()
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name != "stop_after" and value != getattr(default, field.name):
+            raise InvalidArgument(
+                field.name, value, "is for pull consumers; what a push consumer sends is up to its config"
+            )

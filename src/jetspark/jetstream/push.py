@@ -32,12 +32,14 @@ from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.pull import message_size
 from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR, PushFlow
 from jetspark.jetstream.statuses import Kind, Status
+from jetspark.jetstream.subscribe_checks import PullRequired, check_active
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consumer_info import ConsumerInfo
 
 logger = logging.getLogger("jetspark")
 
@@ -91,7 +93,8 @@ class PushTarget:
         self.api_timeout = api_timeout
         self.subject = config.deliver_subject or ""
         self.queue = config.deliver_group or ""
-        self.heartbeat = config.idle_heartbeat.ns / 1e9 if config.idle_heartbeat else 0.0
+        # A queue group has none; where the consumer says otherwise, the checks refuse it.
+        self.heartbeat = config.idle_heartbeat.ns / 1e9 if config.idle_heartbeat and not self.queue else 0.0
         self.flow_control = bool(config.flow_control)
         # 1 for a consumer that was made for this subscription; None when it may be anywhere.
         self.first_sequence = first_sequence
@@ -109,16 +112,7 @@ class PushSink(FlowSink):
         options: PushOptions,
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
-        client = target.client
-        super().__init__(client, target.subject, target.queue, on_warning)
-        self.owner = self.target = target
-        self.flow = PushFlow(
-            idle_heartbeat=target.heartbeat,
-            alarm_factor=options.alarm_factor,
-            queue_group=bool(target.queue),
-            first_sequence=target.first_sequence,
-            connected=client.is_connected,
-        )
+        super().__init__(target.client, target.subject, target.queue, on_warning)
         self.options = options
         self.mark = _NEVER
         #: Messages dropped because the pending limits were reached.
@@ -128,7 +122,6 @@ class PushSink(FlowSink):
         self._completed = 0
         self._left = options.stop_after
         self._answered = ""
-        self._bounded = not target.flow_control
         self._dropping = False
         self._runs: deque[tuple[int, int]] = deque()
         self._bytes = 0
@@ -136,8 +129,41 @@ class PushSink(FlowSink):
         self._draining: asyncio.Task[None] | None = None
         #: How its owner drains it, when the whole connection is drained.
         self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
+        #: Asks the server for the consumer before subscribing to it.
+        self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
+        self._aim(target)
+
+    def _aim(self, target: PushTarget) -> None:
+        self.owner = self.target = target
+        self.subject, self.queue = target.subject, target.queue
+        self._bounded = not target.flow_control
+        self.flow = PushFlow(
+            idle_heartbeat=target.heartbeat,
+            alarm_factor=self.options.alarm_factor,
+            queue_group=bool(target.queue),
+            first_sequence=target.first_sequence,
+            connected=self.client.is_connected,
+        )
 
     # Life
+
+    async def open(self) -> None:
+        """Subscribe to the consumer as it is now, unless somebody else has (ADR-15)."""
+        if self.look_up is not None:
+            info = await self.look_up()
+            if not info.config.deliver_subject:
+                raise PullRequired(info)
+            check_active(info, info.config.deliver_group or "")
+            self._aim(PushTarget(self.client, info.config, api_timeout=self.target.api_timeout))
+        self.start()
+        try:
+            # Behind this the server delivers to us, or has refused to.
+            await self.client.flush()
+        except BaseException:
+            self.stop()
+            raise
+        if self.error is not None:
+            raise self.error
 
     def limit_to(self, count: int) -> None:
         """End after ``count`` messages in all since subscribing; what came beyond is dropped."""
@@ -189,6 +215,10 @@ class PushSink(FlowSink):
         """A reader has just taken a message, or is back for more and there is none."""
         self._settle(1 if self.buffer else 0)
 
+    def _is_awaited(self) -> bool:
+        """Whether a reader waits for the next message."""
+        return bool(self._waiters)
+
     def next_trouble(self) -> JetsparkError | None:
         """The error that is due: every message that came before it was taken."""
         if self.trouble and self.received - len(self.buffer) >= self.trouble[0][0]:
@@ -229,8 +259,8 @@ class PushSink(FlowSink):
 
     def on_status(self, status: Status) -> None:
         if status.kind is Kind.FLOW_CONTROL or (status.kind is Kind.HEARTBEAT and status.stalled):
-            # Somebody waits: the request would be handed out at once.
-            self._settle(0 if self._waiters else 1)
+            # When somebody waits, the request would be handed out at once.
+            self._settle(0 if self._is_awaited() else 1)
             super().on_status(status)
             self._set_mark()
         else:

@@ -431,7 +431,8 @@ async def subscribe(
     if not config.deliver_subject:
         config = config.replace(deliver_subject=js._client.new_inbox())
     validate_consumer_config(config)
-    sink = _start(subscription, config, options, first_sequence=1)
+    sink = _new_sink(subscription, config, options, first_sequence=1)
+    sink.start()
     try:
         consumer = await js._put_consumer(stream, config, "create", False)
     except ConsumerExists:
@@ -455,20 +456,13 @@ async def _bind(
     subscription: PushSubscription, info: ConsumerInfo, wish: Wish, options: PushOptions
 ) -> PushSubscription:
     check_binding(info, wish)
-    sink = _start(subscription, info.config, options)
-    try:
-        # Behind this the server delivers to us, or has refused to.
-        await subscription._client.flush()
-    except BaseException:
-        sink.stop()
-        raise
-    if sink.error is not None:
-        raise sink.error
+    sink = _new_sink(subscription, info.config, options)
+    await sink.open()
     subscription._adopt(sink, info, owned=False)
     return subscription
 
 
-def _start(
+def _new_sink(
     subscription: PushSubscription,
     config: ConsumerConfig,
     options: PushOptions,
@@ -478,6 +472,4 @@ def _start(
     target = PushTarget(js._client, config, api_timeout=js._api.timeout, first_sequence=first_sequence)
     # Threads read another kind of sink.
     kind: Callable[..., PushSink] = getattr(js._client, "_push_sink_class", PushSink)
-    sink = kind(target, options, subscription._tell)
-    sink.start()
-    return sink
+    return kind(target, options, subscription._tell)
