@@ -26,11 +26,14 @@ async def make(js: jetspark.JetStream, **options: Any) -> Stream:
 async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int = 0, size: int = 0) -> None:
     """Store ``count`` messages whose bodies are their numbers, padded with blanks to ``size`` bytes."""
     subject = f"{stream.name}.a"
-    for number in range(start, start + count - 1):
-        await js._client.publish(subject, b"%d" % number + b" " * (size - len(str(number))))
-    number = start + count - 1
-    # One connection, one subject: when the last one has its ack, all are there.
-    await js.publish(subject, b"%d" % number + b" " * (size - len(str(number))))
+    for number in range(start, start + count):
+        body = (b"%d" % number).ljust(size)
+        if number in (start, start + count - 1):
+            # The first with an ack: a cluster may not know the way to a new stream yet. The last too: one
+            # connection, one subject, so when it has its ack all are there.
+            await js.publish(subject, body)
+        else:
+            await js._client.publish(subject, body)
 
 
 async def durable(stream: Stream, **options: Any) -> Consumer:

@@ -223,6 +223,21 @@ async def test_an_idle_consume_learns_of_a_shutdown_at_once(own_cluster: Cluster
             assert not any(isinstance(error, MissedHeartbeat) for error in seen)
 
 
+async def test_the_only_server_of_a_stream_restarts(own_cluster: Cluster) -> None:
+    """One replica: for a while nobody answers, and we stay connected to another server."""
+    async with jetspark.connect(own_cluster.urls) as nc:
+        js = nc.jetstream(timeout=20)
+        consumer = await store(js, ack_wait=10, num_replicas=1)
+        async with consuming(consumer, patience=9) as tally:
+            await tally.reach(COUNT // 4)
+            home = server_named(own_cluster, await leader_of(consumer))
+            while home.url.endswith(f":{nc.connected_url.rpartition(':')[2]}"):
+                await nc.force_reconnect()
+            await asyncio.to_thread(home.restart)
+            await settled(consumer, tally)
+        assert tally.twice() == set()
+
+
 @pytest.fixture
 def leaving_cluster() -> Iterator[Cluster]:
     """A private cluster whose servers leave in a moment once told to."""

@@ -12,6 +12,7 @@ import jetspark
 from consuming import fill, make_filled, numbers
 from helpers import eventually
 from jetspark import AckPolicy
+from jetspark.errors import NoServersAvailable
 from jetspark.jetstream.consume import HandlerFailed
 from jetspark.jetstream.consume_errors import ConsumerDeleted
 
@@ -385,3 +386,17 @@ async def test_a_message_taken_twice_is_acked_once(js: jetspark.JetStream, nc: j
         await messages.wait()
     await nc.flush()
     assert acks.pending_messages == 30
+
+
+async def test_a_connection_lost_for_good_is_told_and_raised_by_wait(own_server: Server) -> None:
+    async with jetspark.connect(own_server.url, max_reconnects=2, reconnect_wait=0.01) as nc:
+        _, consumer = await make_filled(nc.jetstream(), 3)
+        got: list[Message] = []
+        seen: list[JetsparkError] = []
+        async with consumer.consume(callback=got.append, on_error=seen.append) as messages:
+            await eventually(lambda: len(got) == 3)
+            own_server.kill()
+            with pytest.raises(NoServersAvailable):
+                async with asyncio.timeout(10):
+                    await messages.wait()
+        assert [type(error) for error in seen] == [NoServersAvailable]
