@@ -1,0 +1,7 @@
+"""``python -m jetspark.cli``."""
+
+import sys
+
+from jetspark.cli import main
+
+sys.exit(main())

@@ -1,0 +1,225 @@
+"""The root of the command line: shared options, their place, and how a run ends."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from jetspark import __version__
+from jetspark._secret import Secret
+from jetspark.cli import account, bench, consumer, context, messages, server, settings, stream, top, values
+from jetspark.cli.errors import UsageError, describe, exit_code
+from jetspark.cli.settings import Settings
+
+# Options of the root command that may stand anywhere, as in the nats tool; True: it takes a value. No
+# command may use these names for something else.
+_SHARED = {
+    "--server": True,
+    "-s": True,
+    "--user": True,
+    "--password": True,
+    "--token": True,
+    "--creds": True,
+    "--nkey": True,
+    "--tlscert": True,
+    "--tlskey": True,
+    "--tlsca": True,
+    "--tlsfirst": False,
+    "--context": True,
+    "--no-context": False,
+    "--timeout": True,
+    "--js-domain": True,
+    "--domain": True,
+    "--js-api-prefix": True,
+    "--inbox-prefix": True,
+    "--connection-name": True,
+    "--debug": False,
+}
+
+
+def hoist(args: Sequence[str]) -> list[str]:
+    """The same arguments with the shared options in front; what comes after ``--`` stays."""
+    front: list[str] = []
+    rest: list[str] = []
+    pending = list(args)
+    while pending:
+        word = pending.pop(0)
+        if word == "--":
+            rest += [word, *pending]
+            break
+        takes_value = _SHARED.get(word.partition("=")[0] if word.startswith("--") else word)
+        if takes_value is None:
+            rest.append(word)
+            continue
+        front.append(word)
+        if takes_value and "=" not in word and pending:
+            front.append(pending.pop(0))
+    return front + rest
+
+
+class Root(TyperGroup):
+    """The root group: shared options may come after the command, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, hoist(args))
+
+
+_PANEL = (
+    "Connection options may stand anywhere on the line. Each setting is taken from its flag, else from its "
+    "environment variable, else from the context (--context, NATS_CONTEXT, or the selected one). When "
+    "nothing names a server, it is the one that 'jetspark server' runs on this machine."
+)
+
+app = typer.Typer(
+    cls=Root,
+    help=f"NATS JetStream from the command line.\n\n{_PANEL}\n\n\b\nExample:\n  jetspark server\n"
+    "  jetspark stream add ORDERS --subjects 'orders.>'\n  jetspark pub orders.eu '{\"amount\": 12.5}' --js",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
+)
+app.add_typer(stream.app, name="stream")
+app.add_typer(stream.app, name="s", hidden=True)
+app.add_typer(consumer.app, name="consumer")
+app.add_typer(consumer.app, name="con", hidden=True)
+messages.register(app)
+app.add_typer(bench.app, name="bench")
+top.register(app)
+server.register(app)
+account.register(app)
+app.add_typer(context.app, name="context")
+app.add_typer(context.app, name="ctx", hidden=True)
+# The place of `jetspark pipe` and `jetspark demo`, which need Spark: register them here.
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"jetspark {__version__}\n")
+        raise typer.Exit(0)
+
+
+def _text(option: str, env: str | None, help: str, metavar: str) -> Any:
+    return typer.Option(option, envvar=env, help=help, metavar=metavar, show_default=False)
+
+
+@app.callback()
+def root(
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server", "-s", envvar="NATS_URL", metavar="URL", help="Server, or several with commas."
+        ),
+    ] = None,
+    user: Annotated[str | None, _text("--user", "NATS_USER", "User, or token.", "USER")] = None,
+    password: Annotated[str | None, _text("--password", "NATS_PASSWORD", "Password.", "PASSWORD")] = None,
+    token: Annotated[str | None, _text("--token", "NATS_TOKEN", "Token.", "TOKEN")] = None,
+    creds: Annotated[str | None, _text("--creds", "NATS_CREDS", "Credentials file.", "FILE")] = None,
+    nkey: Annotated[str | None, _text("--nkey", "NATS_NKEY", "File with an nkey seed.", "FILE")] = None,
+    tlscert: Annotated[str | None, _text("--tlscert", "NATS_CERT", "Client certificate.", "FILE")] = None,
+    tlskey: Annotated[str | None, _text("--tlskey", "NATS_KEY", "Client certificate's key.", "FILE")] = None,
+    tlsca: Annotated[str | None, _text("--tlsca", "NATS_CA", "Authority to trust.", "FILE")] = None,
+    tlsfirst: Annotated[bool, typer.Option("--tlsfirst", help="TLS before the server's greeting.")] = False,
+    context: Annotated[
+        str | None, _text("--context", "NATS_CONTEXT", "Context of the nats tool.", "NAME")
+    ] = None,
+    no_context: Annotated[
+        bool, typer.Option("--no-context", help="Ignore the selected context.", show_default=False)
+    ] = False,
+    timeout: Annotated[
+        str,
+        typer.Option("--timeout", envvar="NATS_TIMEOUT", metavar="DURATION", help="Wait for answers."),
+    ] = "5s",
+    js_domain: Annotated[
+        str | None,
+        typer.Option("--js-domain", "--domain", metavar="DOMAIN", help="JetStream domain."),
+    ] = None,
+    js_api_prefix: Annotated[
+        str | None, _text("--js-api-prefix", None, "Prefix of the JetStream API.", "PREFIX")
+    ] = None,
+    inbox_prefix: Annotated[str | None, _text("--inbox-prefix", None, "Prefix of inboxes.", "PREFIX")] = None,
+    connection_name: Annotated[
+        str, _text("--connection-name", None, "Name shown in monitoring.", "NAME")
+    ] = "jetspark-cli",
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback when something fails.", show_default=False)
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    seconds = values.duration("--timeout", timeout)
+    if seconds <= 0:
+        raise UsageError(f"--timeout: {timeout!r} is no time at all; write 5s")
+    settings.use(
+        Settings(
+            server=server or None,
+            user=user or None,
+            password=Secret(password) if password else None,
+            token=Secret(token) if token else None,
+            creds=creds or None,
+            nkey=nkey or None,
+            tlscert=tlscert or None,
+            tlskey=tlskey or None,
+            tlsca=tlsca or None,
+            tlsfirst=tlsfirst,
+            context=context or None,
+            no_context=no_context,
+            timeout=seconds,
+            js_domain=js_domain or None,
+            js_api_prefix=js_api_prefix or None,
+            inbox_prefix=inbox_prefix or None,
+            connection_name=connection_name,
+            debug=debug,
+        )
+    )
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if args is None else args)
+    settings.use(Settings(debug="--debug" in words))
+    try:
+        result = get_command(app).main(words, prog_name="jetspark", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does. Nothing may be flushed into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except typer.Abort:
+        return _fail("aborted", 1)
+    except Exception as error:
+        if settings.current().debug:
+            traceback.print_exc()
+        usage = getattr(error, "format_message", None)
+        if usage is None:
+            return _fail(describe(error), exit_code(error))
+        return _misused(error, usage())
+    return result if isinstance(result, int) else 0
+
+
+def _misused(error: Any, message: str) -> int:
+    """What typer found wrong with the command line."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{message}\n")
+        return 2
+    where = getattr(error.ctx, "command_path", "jetspark") if getattr(error, "ctx", None) else "jetspark"
+    return _fail(f"{' '.join(message.split())}\n'{where} --help' shows what it takes", error.exit_code)
+
+
+def _fail(text: str, code: int) -> int:
+    from rich.text import Text
+
+    from jetspark.cli.output import console
+
+    sys.stdout.flush()
+    console(stderr=True).print(Text("error: ", style="bold red").append(text, style="not bold default"))
+    return code

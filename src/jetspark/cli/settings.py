@@ -1,0 +1,150 @@
+"""Which server, as whom: the options that every command shares, and their precedence.
+
+As in the ``nats`` tool each setting is taken from the first place that has it: its flag, its environment
+variable, the context (``--context``, ``NATS_CONTEXT``, else the selected one). When no place names a server,
+it is the newest one that ``jetspark server`` runs on this machine; and there is no default beyond that, so
+nothing is ever sent to a server nobody named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jetspark._secret import Secret
+from jetspark.cli import local
+from jetspark.cli.errors import CommandFailed
+from jetspark.cli.output import notice
+from jetspark.connecting import connect
+from jetspark.connection import events
+from jetspark.connection.contexts import selected_context
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from jetspark.connecting import Connection
+    from jetspark.jetstream.context import JetStream
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What flags and environment say of the connection; see ``jetspark --help``."""
+
+    server: str | None = None
+    user: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    tlscert: str | None = None
+    tlskey: str | None = None
+    tlsca: str | None = None
+    tlsfirst: bool = False
+    context: str | None = None
+    no_context: bool = False
+    timeout: float = 5.0
+    js_domain: str | None = None
+    js_api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    connection_name: str = "jetspark-cli"
+    debug: bool = False
+
+    def connect_options(self) -> dict[str, Any]:
+        """Keyword arguments for ``jetspark.connect``."""
+        options: dict[str, Any] = {
+            "servers": self.server,
+            "user": self.user,
+            "password": self.password,
+            "token": self.token,
+            "creds": self.creds,
+            "nkey": self.nkey,
+            "tls_cert": self.tlscert,
+            "tls_key": self.tlskey,
+            "tls_ca": self.tlsca,
+            "tls_handshake_first": self.tlsfirst or None,
+            "inbox_prefix": self.inbox_prefix,
+            "name": self.connection_name,
+            "connect_timeout": self.timeout,
+            "request_timeout": self.timeout,
+        }
+        if self.user is not None and self.password is None:
+            # The nats tool reads a user without a password as a token.
+            options["user"], options["token"] = None, self.token or Secret(self.user)
+        context = None if self.no_context else (self.context or selected_context())
+        if context is not None:
+            options["context"] = context
+        elif self.server is None:
+            options["servers"] = _local_servers()
+        return {name: value for name, value in options.items() if value is not None}
+
+
+_current = Settings()
+
+
+def use(settings: Settings) -> None:
+    """Make these the settings of the command that runs."""
+    global _current
+    _current = settings
+
+
+def current() -> Settings:
+    """The settings of the command that runs."""
+    return _current
+
+
+def _local_servers() -> list[str]:
+    servers = local.running()
+    if not servers:
+        raise CommandFailed(
+            "no server given: use --server URL, --context NAME or the environment variable NATS_URL\n"
+            "or start one on this machine, which every command then finds: jetspark server"
+        )
+    return servers[0].urls
+
+
+@asynccontextmanager
+async def connection(*, listen: bool = False) -> AsyncIterator[Connection]:
+    """A connection as the user asked for. ``listen``: tell of its troubles, for commands that stay."""
+    # Troubles of the connection are told as errors or notices; the library's log would double them.
+    logging.getLogger("jetspark").addHandler(logging.NullHandler())
+    options = _current.connect_options()
+    async with connect(**options, listener=_tell if listen else None) as nc:
+        yield nc
+
+
+@asynccontextmanager
+async def jetstream(*, listen: bool = False) -> AsyncIterator[JetStream]:
+    """JetStream over such a connection."""
+    async with connection(listen=listen) as nc:
+        yield nc.jetstream(
+            domain=_current.js_domain, api_prefix=_current.js_api_prefix, timeout=_current.timeout
+        )
+
+
+def _tell(event: object) -> None:
+    match event:
+        case events.Disconnected(server=server, error=error):
+            notice(f"connection to {server} lost{f': {error}' if error else ''}; reconnecting")
+        case events.Reconnected(server=server):
+            notice(f"reconnected to {server}")
+        case events.SlowConsumer(subject=subject, dropped=dropped):
+            notice(f"too slow for {subject}: {dropped} messages dropped")
+        case events.PermissionViolation(message=message) | events.ServerError(message=message):
+            notice(f"server: {message}")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine, on uvloop when it is installed."""
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)

@@ -1,0 +1,413 @@
+"""Export of a stream to JSON lines or parquet, and back.
+
+Both formats hold the same: what the stream was, and for each message its sequence, time, subject, headers
+and body. In JSON lines the stream is the first line, in parquet it is in the file's metadata. An export is
+written beside its name and renamed when it is complete, so a file of that name is never half of one.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import msgspec
+
+from jetspark.cli import output
+from jetspark.cli.errors import CommandFailed, UsageError
+from jetspark.cli.settings import jetstream
+from jetspark.jetstream import Expect, RetentionPolicy, StoredMsg, StreamConfig, Timestamp
+from jetspark.jetstream.errors import StreamNotFound
+from jetspark.wire.headers import Headers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from datetime import datetime
+
+    from jetspark.jetstream import JetStream, Stream
+
+VERSION = 1
+_ROWS = 5000
+# Headers that were conditions or commands of the moment the message was published in.
+_SPENT = ("Nats-Expected-", "Nats-Batch-", "Nats-Rollup")
+
+
+def message_fields(message: StoredMsg) -> dict[str, Any]:
+    """A stored message as JSON: the names that exports and ``--json`` share."""
+    fields: dict[str, Any] = {
+        "stream": message.stream,
+        "seq": message.sequence,
+        "time": message.timestamp.to_rfc3339(),
+        "subject": message.subject,
+    }
+    if message.headers:
+        fields["headers"] = message.headers.to_dict()
+    return fields | output.data_fields(message.data)
+
+
+def file_kind(file: str, asked: str | None) -> str:
+    """``jsonl`` or ``parquet``, from the option or the name."""
+    if asked is not None:
+        if asked not in ("jsonl", "parquet"):
+            raise UsageError(f"--format: {asked!r} is none of jsonl, parquet")
+        if asked == "parquet" and file == "-":
+            raise UsageError("--format: parquet needs a file, not a pipe")
+        return asked
+    if file == "-" or file.endswith((".jsonl", ".ndjson", ".json")):
+        return "jsonl"
+    if file.endswith((".parquet", ".pq")):
+        return "parquet"
+    raise UsageError(f"{file}: what format? Name it .jsonl or .parquet, or give --format")
+
+
+class _Writer(Protocol):
+    def write(self, message: StoredMsg) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _JsonLines:
+    def __init__(self, file: BinaryIO, head: dict[str, Any]) -> None:
+        self._file = file
+        self._encode = msgspec.json.Encoder().encode
+        file.write(self._encode(head) + b"\n")
+
+    def write(self, message: StoredMsg) -> None:
+        self._file.write(self._encode(message_fields(message)) + b"\n")
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+class _Parquet:
+    def __init__(self, file: BinaryIO, head: dict[str, Any]) -> None:
+        self._pa, self._pq = _arrow()
+        pa = self._pa
+        self._schema = pa.schema(
+            [
+                ("seq", pa.int64()),
+                ("time", pa.timestamp("ns", tz="UTC")),
+                ("subject", pa.string()),
+                ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))),
+                ("data", pa.binary()),
+            ],
+            metadata={"jetspark.stream": json.dumps(head)},
+        )
+        self._writer = self._pq.ParquetWriter(file, self._schema, compression="zstd")
+        self._rows: list[StoredMsg] = []
+
+    def write(self, message: StoredMsg) -> None:
+        self._rows.append(message)
+        if len(self._rows) == _ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        columns = [
+            [row.sequence for row in rows],
+            [row.timestamp.ns for row in rows],
+            [row.subject for row in rows],
+            [[{"name": name, "value": value} for name, value in row.headers.items()] for row in rows],
+            [row.data for row in rows],
+        ]
+        arrays = [
+            self._pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)
+        ]
+        self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise CommandFailed('parquet needs pyarrow: pip install "jetspark[arrow]", or use .jsonl') from None
+    return pyarrow, pyarrow.parquet
+
+
+async def copy(
+    name: str,
+    file: str,
+    kind: str,
+    *,
+    subjects: list[str] | None,
+    seq: int | None,
+    start_time: datetime | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Export; returns what was done."""
+    if kind == "parquet":
+        _arrow()
+    began = time.monotonic()
+    async with jetstream() as js:
+        stream = await js.get_stream(name)
+        info = stream.cached_info
+        head = {
+            "jetspark_export": VERSION,
+            "config": info.config.to_wire(),
+            "created": info.created.to_rfc3339() if info.created else None,
+            "state": info.state.to_wire(),
+        }
+        last = info.state.last_seq
+        count = size = 0
+        with contextlib.ExitStack() as closing:
+            opened = closing.enter_context(_written(file))
+            writer: _Writer = (_Parquet if kind == "parquet" else _JsonLines)(opened, head)
+            total = info.state.messages if subjects is None and seq is None and start_time is None else None
+            advance = closing.enter_context(output.progress(f"copying {name}", total, quiet=quiet))
+            async for message in _stored(js, stream, subjects, seq, start_time):
+                if message.sequence > last:
+                    break
+                writer.write(message)
+                count += 1
+                size += len(message.data)
+                if count % 500 == 0:
+                    advance(500)
+                if message.sequence == last:
+                    break
+            advance(count % 500)
+            writer.close()
+    return {
+        "stream": name,
+        "file": file,
+        "format": kind,
+        "messages": count,
+        "bytes": size,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+@contextlib.contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdout.buffer
+        return
+    draft = f"{file}.partial"
+    try:
+        with open(draft, "wb") as opened:
+            yield opened
+        os.replace(draft, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+
+
+async def _stored(
+    js: JetStream, stream: Stream, subjects: list[str] | None, seq: int | None, start_time: datetime | None
+) -> AsyncIterator[StoredMsg]:
+    """Every stored message from the start on.
+
+    Direct gets where the stream allows them. Else an ordered consumer, which is far faster than asking for
+    message after message; but where a consumer decides what is kept we do ask for each.
+    """
+    config = stream.config
+    if config.allow_direct or config.retention != RetentionPolicy.LIMITS:
+        async for message in stream.get_msgs(subjects, seq=seq, start_time=start_time):
+            yield message
+        return
+    reader = await stream.create_ordered_consumer(
+        filter_subjects=subjects, opt_start_seq=seq, opt_start_time=start_time
+    )
+    async with reader:
+        if (await reader.info()).num_pending == 0:
+            return
+        async with reader.consume(max_messages=5000) as messages:
+            async for delivered in messages:
+                metadata = delivered.metadata
+                yield StoredMsg(
+                    stream=stream.name,
+                    subject=delivered.subject,
+                    sequence=metadata.sequence.stream,
+                    timestamp=metadata.timestamp,
+                    data=delivered.data,
+                    headers=delivered.headers,
+                )
+                if metadata.num_pending == 0:
+                    return
+
+
+class _Export:
+    """A file that is read back: what the stream was, and its messages."""
+
+    def __init__(self, file: str, kind: str) -> None:
+        self.name = file
+        self._kind = kind
+        self.total: int | None = None
+        if kind == "parquet":
+            _, parquet = _arrow()
+            try:
+                self._parquet = parquet.ParquetFile(file)
+            except ValueError as error:  # pyarrow's own errors derive from it
+                raise CommandFailed(f"{file} is not a parquet file: {error}") from None
+            metadata = self._parquet.schema_arrow.metadata or {}
+            if b"jetspark.stream" not in metadata:
+                raise CommandFailed(f"{file} was not written by 'jetspark stream copy'")
+            self.head: dict[str, Any] = json.loads(metadata[b"jetspark.stream"])
+            self.total = self._parquet.metadata.num_rows
+        else:
+            self._lines = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115
+            try:
+                self.head = json.loads(self._lines.readline() or b"{}")
+            except ValueError:
+                self.head = {}
+            if not isinstance(self.head, dict) or "jetspark_export" not in self.head:
+                self.close()
+                raise CommandFailed(f"{file} was not written by 'jetspark stream copy': no stream in line 1")
+        if self.head.get("jetspark_export") != VERSION:
+            self.close()
+            raise CommandFailed(f"{file} is of version {self.head.get('jetspark_export')}: upgrade jetspark")
+
+    def close(self) -> None:
+        if self._kind == "parquet":
+            self._parquet.close()
+        elif self.name != "-":
+            self._lines.close()
+
+    def messages(self) -> Iterator[StoredMsg]:
+        return self._from_parquet() if self._kind == "parquet" else self._from_lines()
+
+    def _from_lines(self) -> Iterator[StoredMsg]:
+        for number, line in enumerate(self._lines, 2):
+            try:
+                fields = msgspec.json.decode(line)
+                data = fields.get("data")
+                when = Timestamp.parse(fields["time"])
+                if when is None:
+                    raise ValueError("no time")
+                headers = Headers()
+                for name, texts in fields.get("headers", {}).items():
+                    for text in texts:
+                        headers.add(name, text)
+                message = StoredMsg(
+                    stream=fields["stream"],
+                    subject=fields["subject"],
+                    sequence=fields["seq"],
+                    timestamp=when,
+                    data=base64.b64decode(fields["data_base64"]) if data is None else data.encode(),
+                    headers=headers,
+                )
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise CommandFailed(f"{self.name}, line {number}: not a message: {error!r}") from None
+            yield message
+
+    def _from_parquet(self) -> Iterator[StoredMsg]:
+        stream = self.head["config"]["name"]
+        for batch in self._parquet.iter_batches(batch_size=_ROWS):
+            times = batch.column("time").cast("int64").to_pylist()
+            columns = [batch.column(name).to_pylist() for name in ("seq", "subject", "headers", "data")]
+            for when, seq, subject, pairs, data in zip(times, *columns, strict=True):
+                headers = Headers()
+                for pair in pairs or ():
+                    headers.add(pair["name"], pair["value"])
+                yield StoredMsg(
+                    stream=stream,
+                    subject=subject,
+                    sequence=seq,
+                    timestamp=Timestamp.from_ns(when),
+                    data=data,
+                    headers=headers,
+                )
+
+
+async def restore(
+    file: str, kind: str, *, stream: str | None, subjects: list[str] | None, quiet: bool
+) -> dict[str, Any]:
+    """Publish an export; returns what was done."""
+    began = time.monotonic()
+    export = _Export(file, kind)
+    try:
+        config = StreamConfig.from_wire(export.head["config"])
+        if config.allow_msg_counter:
+            raise CommandFailed(f"{file} holds counters, which can't be published again as they are")
+        wanted = _for_restore(config, export.head, stream, subjects)
+        async with jetstream() as js:
+            created = await _ensure(js, wanted, subjects)
+            count = size = 0
+            expected = Expect(stream=wanted.name)
+            identity = f"{config.name}:{export.head.get('created')}"
+            async with js.publisher(retry=True) as publisher:
+                with output.progress(f"restoring {wanted.name}", export.total, quiet=quiet) as advance:
+                    for message in export.messages():
+                        headers = _kept(message.headers)
+                        own = headers.get("Nats-Msg-Id")
+                        await publisher.publish(
+                            message.subject,
+                            message.data,
+                            headers=headers,
+                            msg_id=own or f"{identity}:{message.sequence}",
+                            # Another stream may capture the subject: then nothing is stored there.
+                            expect=expected,
+                        )
+                        count += 1
+                        size += len(message.data)
+                        if count % 500 == 0:
+                            advance(500)
+                    await publisher.flush()
+                    advance(count % 500)
+            return {
+                "stream": wanted.name,
+                "created": created,
+                "file": file,
+                "format": kind,
+                "messages": publisher.stats.acked,
+                "duplicates": publisher.stats.duplicates,
+                "bytes": size,
+                "seconds": round(time.monotonic() - began, 3),
+            }
+    finally:
+        export.close()
+
+
+def _for_restore(
+    config: StreamConfig, head: dict[str, Any], name: str | None, subjects: list[str] | None
+) -> StreamConfig:
+    """The config of a stream that takes the messages as they were stored."""
+    if config.mirror is not None or config.sources:
+        output.notice("the exported stream copied from others; the restored one does not")
+    if config.subject_transform is not None:
+        output.notice("the exported stream rewrote subjects; the restored one does not")
+    metadata = {key: value for key, value in (config.metadata or {}).items() if not key.startswith("_nats.")}
+    first = head.get("state", {}).get("first_seq") or 0
+    return config.replace(
+        name=name or config.name,
+        subjects=subjects or config.subjects,
+        mirror=None,
+        mirror_direct=None,
+        sources=None,
+        subject_transform=None,
+        sealed=None,
+        no_ack=None,
+        metadata=metadata or None,
+        first_seq=first if first > 1 else None,
+    )
+
+
+async def _ensure(js: JetStream, wanted: StreamConfig, subjects: list[str] | None) -> bool:
+    """Make the stream unless it exists."""
+    try:
+        existing = await js.get_stream(wanted.name)
+    except StreamNotFound:
+        if not wanted.subjects:
+            raise UsageError("the export names no subjects: give --subjects") from None
+        await js.create_stream(wanted)
+        return True
+    if subjects and set(subjects) != set(existing.config.subjects or ()):
+        raise UsageError(f"stream {wanted.name} exists with other subjects; leave --subjects out")
+    return False
+
+
+def _kept(headers: Headers) -> Headers:
+    kept = Headers()
+    for name, value in headers.items():
+        if not name.startswith(_SPENT):
+            kept.add(name, value)
+    return kept
