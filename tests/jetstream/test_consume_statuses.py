@@ -167,7 +167,7 @@ async def test_a_push_consumer_ends_it(js: jetspark.JetStream, nc: jetspark.Conn
     stream, consumer = await make_filled(js, 1)
     push = await durable(stream, durable_name="push", deliver_subject=nc.new_inbox())
     with pytest.raises(PushConsumerError):
-        push.consume()
+        push.fetch(1)
     consumer._target.next_subject = consumer._target.next_subject.replace(".worker", ".push")
     async with consumer.consume() as messages:
         with pytest.raises(PushConsumerError, match="deliver_subject"):
