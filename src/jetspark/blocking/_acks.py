@@ -34,7 +34,9 @@ class AckDesk:
     def __init__(self, client: EngineConnection) -> None:
         self.pid = client.pid
         self.loop_thread = client._thread
-        self.condition = threading.Condition()
+        self.lock = threading.RLock()
+        # For concurrent.futures. Entering it is a call in Python, entering its lock is not.
+        self.condition = threading.Condition(self.lock)
         self.sleepers = ThreadWaiters()
 
 
@@ -119,7 +121,7 @@ class AckFuture(Future[PubAck]):
         self._finish(None, exception)
 
     def _finish(self, result: PubAck | None, error: BaseException | None) -> None:
-        with self._desk.condition:
+        with self._desk.lock:
             if self._state is not _PENDING:
                 return  # cancelled a moment ago
             self._result, self._exception = result, error

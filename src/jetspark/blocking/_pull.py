@@ -47,7 +47,7 @@ class RunBuffer:
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
-        self._appended = 0
+        self.appended = 0
         # Beyond stop_after: counted, because the machine counts them, and never handed out.
         self._hidden = 0
         _process.emptied_by_fork.add(self)
@@ -58,12 +58,12 @@ class RunBuffer:
         except IndexError:
             return self._hidden
         # Only the first run can be partly taken: a run leaves when it is used up.
-        return self._appended - first.end + length_hint(first.left) + self._hidden
+        return self.appended - first.end + length_hint(first.left) + self._hidden
 
     def append(self, items: list[Any]) -> None:
         """Add a run; the list is the buffer's from now on."""
-        self._appended += len(items)
-        self._runs.append(Run(items, self._appended))
+        self.appended += len(items)
+        self._runs.append(Run(items, self.appended))
 
     def hide(self, count: int) -> None:
         """Count messages that nobody will get."""
@@ -137,7 +137,7 @@ class ReadByThreads(PullSink):
         # First: what a reader takes from here on makes it ask again.
         self._signalled = False
         first = self.runs.first()
-        self._taken_seen = self.runs._appended if first is None else first.end - length_hint(first.left)
+        self._taken_seen = self.runs.appended if first is None else first.end - length_hint(first.left)
         self.report()
 
     # In threads of user code
@@ -153,6 +153,7 @@ class ReadByThreads(PullSink):
             buffer.drop(run)
             if not self._signalled and run.end - self._taken_seen >= (self._cut or 1):
                 self._signal()
+            del run  # its messages must not live until the next one comes
 
     def batches(self) -> Iterator[Iterable[Any]]:
         """All that is there, again and again; returns at the end of the consume."""
@@ -163,6 +164,7 @@ class ReadByThreads(PullSink):
             for run in runs:
                 buffer.drop(run)
             self._signal()
+            del run, runs  # as above
 
     def take(self) -> Any:
         """The next message, None at the end."""
@@ -185,7 +187,8 @@ class ReadByThreads(PullSink):
             if done:
                 return None
             # Whatever became of earlier signals: the machine must know that the buffer is empty.
-            self._signal()
+            if self._taken_seen != self.runs.appended:
+                self._signal()
             self.readers.wait(self._ready)
 
     def _ready(self) -> bool:
