@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jetspark.spark.data_loss import DataLossError
 from jetspark.spark.planning import Range
-from jetspark.spark.range_reader import RangeReader
+from jetspark.spark.range_reader import RangeReader, first_gap
 from jetspark.spark.schema import SCHEMA, arrow_schema
 from jetspark.spark.source_options import parse_source
 from jetspark.spark.stream_reader import JetStreamStreamReader
@@ -104,6 +105,49 @@ def test_messages_deleted_one_by_one_are_no_loss(box: Box) -> None:
         box.js.get_stream(name).delete_msg(sequence)
     assert task(box, Range(name, 3, 11, created(box, name))) == [3, 6, 7, 8]
     assert task(box, Range(name, 4, 6, created(box, name))) == []
+
+
+@pytest.mark.parametrize("upto", [200, 1000])
+def test_messages_that_expire_while_a_task_reads(box: Box, upto: int) -> None:
+    name = box.make(messages=400)
+    stream = box.js.get_stream(name)
+    stream.delete_msg(3)  # no loss, and not reported as such
+
+    def read(*, fail: bool, **mark: bool) -> list[int]:
+        made = RangeReader(
+            box.js, arrow_schema(SCHEMA), fail_on_data_loss=fail, batch_rows=10, buffer_messages=10
+        )
+        found: list[int] = []
+        for batch in made.read(Range(name, 1, 401, created(box, name), **mark)):
+            found += batch.column("sequence").to_pylist()
+            if found[-1] >= 10:
+                stream.purge(seq=upto)
+        return found
+
+    with pytest.raises(DataLossError, match=rf"to {min(upto, 401) - 1} .* were purged or have expired"):
+        read(fail=True)
+    box.js.delete_stream(name)
+    box.make(name, messages=400)
+    found = read(fail=False)
+    assert found == sorted(set(found))
+    assert found[:10] == list(range(1, 11))
+    assert [number for number in found if number >= 200] == list(range(upto, 401))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "position", "expected"),
+    [
+        ([1, 2, 3], 1, None),
+        ([3, 4], 1, (1, 3)),
+        ([1, 2, 4, 5], 1, (3, 4)),
+        ([1, 3], 1, (2, 3)),
+        ([1, 2, 3, 9], 1, (4, 9)),
+        ([7], 7, None),
+        ([1, 5, 6, 9], 1, (2, 5)),
+    ],
+)
+def test_the_first_gap(sequences: list[int], position: int, expected: tuple[int, int] | None) -> None:
+    assert first_gap(pa.array(sequences), position) == expected
 
 
 def test_a_stream_that_vanishes_under_a_query(

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from helpers import unique
-from jetspark import RetentionPolicy
+from jetspark import RetentionPolicy, blocking
 from jetspark.spark import register
 from jetspark.spark.planning import Range
 from jetspark.spark.range_reader import RangeReader
@@ -201,3 +201,25 @@ def test_a_task_goes_on_behind_the_last_row_when_its_consumer_is_taken_away(box:
             taken += 1
     assert taken == 3
     assert found == list(range(1, 401))
+
+
+def test_messages_lost_with_a_connection_are_read_again(box: Box) -> None:
+    name = box.make()
+    with blocking.connect(box.url) as connection:
+        js = connection.jetstream()
+        box.fill(name, [b"x" * 2000] * 3000)
+        made = js.get_stream(name).cached_info.created
+        assert made is not None
+        reader = RangeReader(
+            js, arrow_schema(SCHEMA), fail_on_data_loss=True, batch_rows=200, buffer_messages=500
+        )
+        found: list[int] = []
+        cut = 0
+        for batch in reader.read(Range(name, 1, 3001, made.to_rfc3339())):
+            found += batch.column("sequence").to_pylist()
+            if len(found) > (cut + 1) * 700:
+                # What is on its way now is lost: with ack policy none the server does not send it again.
+                connection.force_reconnect()
+                cut += 1
+        assert cut >= 3
+        assert found == list(range(1, 3001))

@@ -99,33 +99,26 @@ class RangeReader:
         if identity(info) != wanted.created:
             report(recreated(wanted.stream, wanted.begin, wanted.created, identity(info)), fail=self._fail)
             return
-        self._check_head(info, wanted, wanted.begin)
+        first = first_sequence(info)
+        if wanted.begin < min(first, wanted.end):
+            self._check_gap(stream, wanted, (wanted.begin, min(first, wanted.end)))
         if info.config.retention == RetentionPolicy.WORK_QUEUE:
             yield from self._read_direct(stream, wanted)
         else:
             yield from self._read_consumer(stream, wanted)
-
-    def _check_head(self, info: StreamInfo, wanted: Range, position: int) -> None:
-        """Report what was removed at the head of the range before it was read."""
-        first = first_sequence(info)
-        if wanted.earliest or wanted.last_per_subject or compacts(info) or first <= position:
-            return
-        if position < wanted.end:
-            report(removed(wanted.stream, position, min(first, wanted.end)), fail=self._fail)
 
     # By consumer
 
     def _read_consumer(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
         position = wanted.begin
         patience = _Patience(wanted)
-        gaps: list[tuple[int, int]] = []
         while position < wanted.end:
             before = position
             try:
                 consumer = self._create_consumer(stream, wanted, position)
                 try:
                     for batch, sequences in self._drain(consumer, wanted, position, stream.cached_info):
-                        _note_gaps(gaps, sequences, position)
+                        self._check_gap(stream, wanted, first_gap(sequences, position))
                         position = sequences[-1].as_py() + 1
                         yield from self._cut(batch)
                 finally:
@@ -137,13 +130,23 @@ class RangeReader:
                 if wanted.last_per_subject and position > wanted.begin:
                     raise  # what was the last of its subject may have changed since
                 patience.lost(position > before, error)
-        if gaps and not wanted.last_per_subject:
-            # Messages that expired while we read: they are in a gap, and the stream begins behind it now.
-            with contextlib.suppress(*PASSING):
-                first = first_sequence(stream.info())
-                lost = [(low, high) for low, high in gaps if low < first]
-                if lost:
-                    self._check_head(stream.cached_info, wanted, lost[0][0])
+        if position < wanted.end:
+            self._check_gap(stream, wanted, (position, wanted.end))
+
+    def _check_gap(self, stream: Stream, wanted: Range, gap: tuple[int, int] | None) -> None:
+        """Whether a stretch without messages is what the stream removed at its head while we were reading.
+
+        It is when the stream begins behind the start of the gap by now. A message that was deleted by itself
+        before, and whose place is passed by the head in this moment, is taken for loss too; no message says
+        why it is not there.
+        """
+        if gap is None or wanted.earliest or wanted.last_per_subject:
+            return
+        with contextlib.suppress(*PASSING):
+            info = stream.info()
+            first = first_sequence(info)
+            if gap[0] < first and not compacts(info):
+                report(removed(wanted.stream, gap[0], min(first, gap[1])), fail=self._fail)
 
     def _create_consumer(self, stream: Stream, wanted: Range, position: int) -> Consumer:
         subjects = list(wanted.subjects)
@@ -331,20 +334,22 @@ class _Quiet:
             )
 
 
-def _note_gaps(gaps: list[tuple[int, int]], sequences: pa.Array, position: int) -> None:
-    """Remember the first stretch without messages; more are not needed to tell loss from none."""
-    if gaps:
-        return
+def first_gap(sequences: pa.Array, position: int) -> tuple[int, int] | None:
+    """The first stretch without messages from ``position`` on in ascending sequences; None when dense."""
     first, last = sequences[0].as_py(), sequences[-1].as_py()
     if first > position:
-        gaps.append((position, first))
-    elif last - first + 1 > len(sequences):
-        expected = first
-        for sequence in sequences.to_pylist():
-            if sequence != expected:
-                gaps.append((expected, sequence))
-                return
-            expected += 1
+        return position, first
+    if last - first + 1 == len(sequences):
+        return None
+    # The first index whose sequence is ahead of a dense run: by halving, as ahead once is ahead for good.
+    low, high = 0, len(sequences) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if sequences[middle].as_py() == first + middle:
+            low = middle + 1
+        else:
+            high = middle
+    return first + low, sequences[low].as_py()
 
 
 def _count_below(sequences: pa.Array, end: int) -> int:
