@@ -57,15 +57,22 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
 
     def add_to(self, headers: Headers) -> None:
         """Write the conditions as the server reads them."""
-        for name, value in (
-            ("Nats-Expected-Stream", self.stream),
-            ("Nats-Expected-Last-Sequence", self.last_seq),
-            ("Nats-Expected-Last-Subject-Sequence", self.last_subject_seq),
-            ("Nats-Expected-Last-Subject-Sequence-Subject", self.last_subject_seq_subject),
-            ("Nats-Expected-Last-Msg-Id", self.last_msg_id),
-        ):
-            if value is not None:
-                headers[name] = str(value)
+        for name, value in self._pairs():
+            headers[name] = value
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        if self.stream is not None:
+            found.append(("Nats-Expected-Stream", self.stream))
+        if self.last_seq is not None:
+            found.append(("Nats-Expected-Last-Sequence", str(self.last_seq)))
+        if self.last_subject_seq is not None:
+            found.append(("Nats-Expected-Last-Subject-Sequence", str(self.last_subject_seq)))
+        if self.last_subject_seq_subject is not None:
+            found.append(("Nats-Expected-Last-Subject-Sequence-Subject", self.last_subject_seq_subject))
+        if self.last_msg_id is not None:
+            found.append(("Nats-Expected-Last-Msg-Id", self.last_msg_id))
+        return found
 
 
 def publish_headers(
@@ -83,6 +90,14 @@ def publish_headers(
     """
     if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
         return None
+    if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
+        # What pipelined publishers send for each message. There is nothing to merge, the names are ours, and
+        # line breaks in values are refused when they are encoded.
+        result = Headers()
+        result._pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
+        if expect is not None:
+            result._pairs += expect._pairs()
+        return result
     result = Headers(headers)
     if msg_id is not None:
         if not msg_id:

@@ -104,16 +104,14 @@ class MessageIds:
 
     def derive(self, row: int, subject: str, data: bytes, headers: Headers | None, ttl: str | None) -> str:
         """The id of a row; call it once for each row, in the order of rows."""
-        content = blake2b(subject.encode(), digest_size=8)
         # The separators keep ("a", "bc") and ("ab", "c") apart: neither subjects nor headers may hold them.
-        content.update(b"\n")
-        if headers is not None or ttl is not None:
+        if headers is None and ttl is None:
+            head = f"{subject}\n\r\n".encode()
+        else:
             pairs = [] if headers is None else headers.items()
-            content.update("".join(f"{name}:{value}\n" for name, value in pairs).encode())
-            content.update(f"\r{ttl}\n".encode())
-        content.update(b"\r\n")
-        content.update(data)
-        digest = content.digest()
+            text = "".join([f"{name}:{value}\n" for name, value in pairs])
+            head = f"{subject}\n{text}\r{ttl}\n\r\n".encode()
+        digest = blake2b(head + data, digest_size=8).digest()
         if self._left <= 0:
             return f"{self._prefix}{digest.hex()}@{row}"
         self._left -= 1

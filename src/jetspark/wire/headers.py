@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from jetspark.errors import InvalidArgument, ProtocolError
 
@@ -86,8 +87,9 @@ class Headers:
 
     def __setitem__(self, name: str, value: str) -> None:
         _check_pair(name, value)
-        wanted = name.lower()
-        self._pairs = [pair for pair in self._pairs if pair[0].lower() != wanted]
+        if self._pairs:
+            wanted = name.lower()
+            self._pairs = [pair for pair in self._pairs if pair[0].lower() != wanted]
         self._pairs.append((name, value.strip(" \t")))
 
     def __delitem__(self, name: str) -> None:
@@ -122,8 +124,14 @@ class Headers:
         return f"Headers({self._pairs!r})"
 
 
+@lru_cache(maxsize=1024)
+def _is_token(name: str) -> bool:
+    # Names repeat in every message; their check costs as much as all the rest.
+    return _TOKEN.fullmatch(name) is not None
+
+
 def _check_pair(name: str, value: str) -> None:
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not _is_token(name):
         raise InvalidArgument(
             "header name",
             name,
