@@ -45,6 +45,11 @@ def join(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
+def pulled(worker: blocking.Consumer) -> None:
+    """Wait until the server knows of a pull request: one that a deletion overtakes gets no answer."""
+    eventually_sync(lambda: worker.info().num_waiting == 1)
+
+
 def our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("jetspark-con")}
 
@@ -318,6 +323,22 @@ def test_slow_readers_do_not_hold_messages_of_others(stream: blocking.Stream, fi
     assert sorted(met) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("flow_control", [False, True])
+def test_push_consumers_are_read_as_well(stream: blocking.Stream, fill: Fill, flow_control: bool) -> None:
+    fill(20_000)
+    worker = durable(
+        stream,
+        deliver_subject=unique("deliver"),
+        ack_policy="none",
+        flow_control=flow_control,
+        idle_heartbeat=1 if flow_control else None,
+    )
+    parts: list[list[int]] = []
+    with worker.consume(stop_after=20_000) as messages:
+        join(in_threads(2, lambda: parts.append(numbers(messages))))
+    assert sorted(number for part in parts for number in part) == list(range(20_000))
+
+
 # The end
 
 
@@ -399,6 +420,7 @@ def test_listener_may_use_the_api(stream: blocking.Stream) -> None:
     worker = durable(stream)
     names: list[list[str]] = []
     with worker.consume(on_error=lambda error: names.append(list(stream.consumer_names()))) as messages:
+        pulled(worker)
         worker.delete()
         with pytest.raises(ConsumerDeleted):
             list(messages)
@@ -519,6 +541,7 @@ def test_stop_waits_for_the_callback_under_way(stream: blocking.Stream, fill: Fi
 def test_wait_raises_what_ended_it(stream: blocking.Stream) -> None:
     worker = durable(stream)
     with worker.consume(callback=lambda msg: None) as consuming:
+        pulled(worker)
         worker.delete()
         with pytest.raises(ConsumerDeleted):
             consuming.wait()

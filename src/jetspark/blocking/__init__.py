@@ -4,6 +4,7 @@ One asyncio connection in one background thread does the work; messages and publ
 Any number of threads may share a connection. After a fork, open a new one in the child.
 """
 
+from jetspark.blocking.advisories import Advisories, DeadLetter, DeadLetters
 from jetspark.blocking.atomic_batch import AtomicBatch
 from jetspark.blocking.connecting import connect
 from jetspark.blocking.connection import Connection
@@ -19,12 +20,15 @@ from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscription import Subscription
 
 __all__ = [
+    "Advisories",
     "AtomicBatch",
     "Connection",
     "Consume",
     "ConsumeBatches",
     "ConsumeCallback",
     "Consumer",
+    "DeadLetter",
+    "DeadLetters",
     "FastIngest",
     "JetStream",
     "Message",

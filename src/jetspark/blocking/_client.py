@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._engine import closed_error
-from jetspark.blocking._pull import ThreadOrderedSink, ThreadPullSink
+from jetspark.blocking._pull import ThreadOrderedSink, ThreadPullSink, ThreadPushSink
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.blocking.message import Message, Msg
 from jetspark.connecting import Connection
@@ -147,6 +147,7 @@ class EngineConnection(Connection):
     _subscription_class = ThreadSubscription
     _consumer_message_class = Message
     _pull_sink_class = ThreadPullSink
+    _push_sink_class = ThreadPushSink
     _ordered_sink_class = ThreadOrderedSink
 
     def __init__(

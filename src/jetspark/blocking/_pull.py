@@ -1,4 +1,4 @@
-"""Pulled messages on their way from the loop's thread to the threads that read them.
+"""A consumer's messages on their way from the loop's thread to the threads that read them.
 
 Theory of operation
 -------------------
@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
+from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.ordered import OrderedSink
 from jetspark.jetstream.pull import PullSink
+from jetspark.jetstream.push import PushSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,16 +99,19 @@ class RunBuffer:
         self._hidden = 0
 
 
-class ReadByThreads(PullSink):
-    """What turns a kind of pull sink into one that is read by threads."""
+class ReadByThreads(FlowSink):
+    """What turns a kind of sink into one that is read by threads."""
+
+    _exact: bool
 
     def __init__(self, source: Any, options: Any, on_warning: Any = None) -> None:
-        super().__init__(source, options, on_warning)
+        make: Any = super().__init__  # of the kind that it is mixed into
+        make(source, options, on_warning)
         self.runs = RunBuffer()
         self.buffer = cast("deque[Any]", self.runs)
         self.readers = ThreadWaiters()
         limit = options.max_messages or options.buffer_messages or 1
-        self._cut = 0 if self._exact else max(1, limit // 16)
+        self._run_length = 0 if self._exact else max(1, limit // 16)
         self._wanted: int | None = options.stop_after
         self._taken_seen = 0
         self._signalled = False
@@ -121,7 +126,7 @@ class ReadByThreads(PullSink):
             if count > wanted:
                 self.runs.hide(count - wanted)
                 items, count = items[:wanted], wanted
-        cut = self._cut or max(1, count // _CUTS)
+        cut = self._run_length or max(1, count // _CUTS)
         for begin in range(0, count, cut):
             self.runs.append(items[begin : begin + cut])
         if self._waiters:
@@ -151,7 +156,7 @@ class ReadByThreads(PullSink):
                 return
             yield run.left
             buffer.drop(run)
-            if not self._signalled and run.end - self._taken_seen >= (self._cut or 1):
+            if not self._signalled and run.end - self._taken_seen >= (self._run_length or 1):
                 self._signal()
             del run  # its messages must not live until the next one comes
 
@@ -200,8 +205,15 @@ class ReadByThreads(PullSink):
             self.client._loop.call_soon_threadsafe(self._report_now)
 
 
-class ThreadPullSink(ReadByThreads):
+class ThreadPullSink(ReadByThreads, PullSink):
     """A pull inbox that is read by threads."""
+
+
+class ThreadPushSink(ReadByThreads, PushSink):
+    """The same for push consumers."""
+
+    def _is_awaited(self) -> bool:
+        return bool(self.readers) or super()._is_awaited()
 
 
 class ThreadOrderedSink(ReadByThreads, OrderedSink):

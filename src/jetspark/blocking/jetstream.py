@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import Courier
+from jetspark.blocking.advisories import Advisories, DeadLetters
 from jetspark.blocking.atomic_batch import AtomicBatch
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.fast_ingest import FastIngest, ThreadFastIngest
@@ -23,12 +24,13 @@ from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
 from jetspark.jetstream.publisher import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from jetspark.blocking._client import EngineConnection
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.account import AccountInfo
+    from jetspark.jetstream.advisories import Advisory
     from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.fast_flow import IngestGap
@@ -189,6 +191,24 @@ class JetStream(Facade[AsyncJetStream]):
     @documented_by(AsyncJetStream.account_info)
     def account_info(self) -> AccountInfo:
         return self._run(self._target.account_info)
+
+    @documented_by(AsyncJetStream.advisories)
+    def advisories(
+        self,
+        stream: str | None = None,
+        consumer: str | None = None,
+        *,
+        kinds: Iterable[type[Advisory]] | None = None,
+    ) -> Advisories:
+        return Advisories(
+            self._engine, self._target.advisories(stream=stream, consumer=consumer, kinds=kinds)
+        )
+
+    @documented_by(AsyncJetStream.dead_letters)
+    def dead_letters(
+        self, stream: str, consumer: str | None = None, *, terminated: bool = True
+    ) -> DeadLetters:
+        return DeadLetters(self._engine, self._target.dead_letters(stream, consumer, terminated=terminated))
 
     @documented_by(AsyncJetStream.publish)
     def publish(
