@@ -195,9 +195,13 @@ def test_a_task_goes_on_behind_the_last_row_when_its_consumer_is_taken_away(box:
     taken = 0
     for batch in reader.read(Range(name, 1, 401, created.to_rfc3339())):
         found += batch.column("sequence").to_pylist()
+        assert batch.num_rows <= 10
         if taken < 3:
-            for consumer in list(stream.consumer_names()):
-                stream.delete_consumer(consumer)
+            for consumer in list(stream.list_consumers()):
+                # It may outlive a task that dies by this and no more.
+                assert consumer.config.inactive_threshold == 60
+                assert consumer.config.mem_storage
+                stream.delete_consumer(consumer.name)
             taken += 1
     assert taken == 3
     assert found == list(range(1, 401))

@@ -179,6 +179,27 @@ def test_nothing_new_gives_the_start_back(box: Box, reader: Make) -> None:
     assert source.partitions(end, end) == []
 
 
+def test_an_empty_stream_is_waited_for(box: Box, reader: Make) -> None:
+    name = box.make()
+    source = reader(name, startingPosition="earliest")
+    start = source.initialOffset()
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+    box.fill(name, 2)
+    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    assert ranges(source, start, end) == [(name, 1, 3)]
+
+
+def test_streams_that_forget_old_values_are_read_without_complaint(box: Box, reader: Make) -> None:
+    name = box.make(max_msgs_per_subject=1, messages=3)
+    source = reader(name, startingPosition="earliest", maxMessagesPerTrigger=1)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert ranges(source, start, end) == [(name, 3, 4)]
+    box.fill(name, 5)
+    following = eventually_sync(lambda: (one := source.latestOffset(end, ReadAllAvailable())) != end and one)
+    assert ranges(source, end, following) == [(name, 8, 9)]
+
+
 def test_limits_are_shared_by_backlog(box: Box, reader: Make) -> None:
     base = unique("L")
     one, two = box.make(f"{base}-1", messages=30), box.make(f"{base}-2", messages=10)

@@ -90,11 +90,16 @@ class RangeReader:
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
-        try:
-            stream = self._js.get_stream(wanted.stream)
-        except StreamNotFound:
-            report(vanished(wanted.stream, wanted.begin), fail=self._fail)
-            return
+        patience = _Patience()
+        while True:
+            try:
+                stream = self._js.get_stream(wanted.stream)
+                break
+            except StreamNotFound:
+                report(vanished(wanted.stream, wanted.begin), fail=self._fail)
+                return
+            except PASSING as error:
+                patience.lost(False, error)
         info = stream.cached_info
         if identity(info) != wanted.created:
             report(recreated(wanted.stream, wanted.begin, wanted.created, identity(info)), fail=self._fail)
@@ -111,7 +116,7 @@ class RangeReader:
 
     def _read_consumer(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
         position = wanted.begin
-        patience = _Patience(wanted)
+        patience = _Patience()
         while position < wanted.end:
             before = position
             try:
@@ -251,23 +256,44 @@ class RangeReader:
                 f"stream {wanted.stream!r} is a work queue, which can be read without consuming it only by "
                 "direct get; update the stream with allow_direct=true"
             )
+        position = wanted.begin
+        patience = _Patience()
+        while position < wanted.end:
+            before = position
+            try:
+                for batch in self._direct_batches(stream, wanted, position):
+                    sequences = batch.column("sequence")
+                    self._check_gap(stream, wanted, first_gap(sequences, position))
+                    position = sequences[-1].as_py() + 1
+                    yield from self._cut(batch)
+                break
+            except PASSING as error:
+                if wanted.last_per_subject and position > before:
+                    raise  # what was the last of its subject may have changed since
+                patience.lost(position > before, error)
+        if position < wanted.end:
+            self._check_gap(stream, wanted, (position, wanted.end))
+
+    def _direct_batches(self, stream: Stream, wanted: Range, position: int) -> Iterator[pa.RecordBatch]:
         subjects = list(wanted.subjects)
-        rows: list[StoredMsg] = []
-        size = 0
+        columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
         if wanted.last_per_subject:
             found = stream.get_last_msgs_for(subjects or [">"])
         else:
-            found = stream.get_msgs(subjects or None, seq=wanted.begin, batch=min(_DIRECT_BATCH, len(wanted)))
+            batch = min(_DIRECT_BATCH, wanted.end - position)
+            found = stream.get_msgs(subjects or None, seq=position, batch=batch)
+        rows: list[StoredMsg] = []
+        size = 0
         for message in found:
             if not wanted.last_per_subject and message.sequence >= wanted.end:
                 break
             rows.append(message)
             size += len(message.data)
             if len(rows) >= self._batch_rows or size >= _BATCH_BYTES:
-                yield from self._cut(stored_batch(rows, self._schema.names))
+                yield stored_batch(rows, columns)
                 rows, size = [], 0
         if rows:
-            yield from self._cut(stored_batch(rows, self._schema.names))
+            yield stored_batch(rows, columns)
 
 
 def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:
@@ -292,8 +318,7 @@ def _value(message: StoredMsg, name: str) -> object:
 class _Patience:
     """How long a range may fail without progress."""
 
-    def __init__(self, wanted: Range) -> None:
-        self._wanted = wanted
+    def __init__(self) -> None:
         self._since = time.monotonic()
         self._pause = 0.05
 

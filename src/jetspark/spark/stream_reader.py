@@ -279,11 +279,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for name, one in begin.streams.items():
             if not self._options.streams.selects(name):
                 continue  # no longer asked for; its place is kept
-            info = self._infos.get(name)
+            info = self._infos.get(name) or self._look_again(name, one)
             if info is None:
-                if name not in self._missed:
-                    report(vanished(name, one.next), fail=self._options.fail_on_data_loss)
-                    self._missed.add(name)
                 continue
             self._missed.discard(name)
             starts[name] = self._check(name, one, info)
@@ -294,6 +291,22 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 first = first_sequence(info)
                 starts[name] = StreamOffset(first, first, identity(info), earliest=True)
         return starts, moved
+
+    def _look_again(self, name: str, one: StreamOffset) -> StreamInfo | None:
+        """A stream that the last look did not find: a list leaves out those without a leader."""
+        from jetspark.jetstream.errors import StreamNotFound
+
+        if name in self._missed:
+            return None
+        try:
+            found = self._infos[name] = self._js.get_stream(name).cached_info
+            return found
+        except StreamNotFound:
+            report(vanished(name, one.next), fail=self._options.fail_on_data_loss)
+            self._missed.add(name)
+        except PASSING as error:
+            logger.warning("stream %r does not answer, will try again: %s", name, error)
+        return None
 
     def _check(self, name: str, one: StreamOffset, info: StreamInfo) -> StreamOffset:
         fail = self._options.fail_on_data_loss
