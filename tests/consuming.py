@@ -26,11 +26,12 @@ async def make(js: jetspark.JetStream, **options: Any) -> Stream:
 async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int = 0, size: int = 0) -> None:
     """Store ``count`` messages whose bodies are their numbers, padded with blanks to ``size`` bytes."""
     subject = f"{stream.name}.a"
+    # One connection, one subject: when the last one has its ack, all are there. In a cluster the first one
+    # needs an ack too, for the server may not know the way to a new stream yet.
+    acked = {start + count - 1} if stream.cached_info.cluster is None else {start, start + count - 1}
     for number in range(start, start + count):
         body = (b"%d" % number).ljust(size)
-        if number in (start, start + count - 1):
-            # The first with an ack: a cluster may not know the way to a new stream yet. The last too: one
-            # connection, one subject, so when it has its ack all are there.
+        if number in acked:
             await js.publish(subject, body)
         else:
             await js._client.publish(subject, body)

@@ -12,7 +12,7 @@ import jetspark
 from consuming import fill, make_filled, numbers
 from helpers import eventually
 from jetspark import AckPolicy
-from jetspark.errors import NoServersAvailable
+from jetspark.errors import DrainTimeout, NoServersAvailable
 from jetspark.jetstream.consume import HandlerFailed
 from jetspark.jetstream.consume_errors import ConsumerDeleted
 
@@ -400,3 +400,68 @@ async def test_a_connection_lost_for_good_is_told_and_raised_by_wait(own_server:
                 async with asyncio.timeout(10):
                     await messages.wait()
         assert [type(error) for error in seen] == [NoServersAvailable]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_draining_the_connection_lets_callbacks_finish_what_has_arrived(
+    js: jetspark.JetStream, server: Server, ordered: bool
+) -> None:
+    stream, consumer = await make_filled(js, 20)
+    got: list[int] = []
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0.005)
+        await message.ack()
+        got.append(int(message.data))
+
+    seen: list[JetsparkError] = []
+    async with jetspark.connect(server.url) as other:
+        if ordered:
+            theirs: Consumer = await other.jetstream().create_ordered_consumer(stream.name)
+        else:
+            theirs = await other.jetstream().get_consumer(stream.name, "worker")
+        async with theirs.consume(callback=handle, on_error=seen.append) as messages:
+            await eventually(lambda: messages.pending > 10)
+            await other.drain()
+            assert got == list(range(20))
+            assert messages.closed
+            await messages.wait()
+    assert seen == []
+    if not ordered:
+        await ack_pending(consumer, 0)
+
+
+async def test_a_callback_may_drain_its_connection(js: jetspark.JetStream, server: Server) -> None:
+    stream, _ = await make_filled(js, 20)
+    calls = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            await other.drain()
+
+    other = await jetspark.connect(server.url)
+    theirs = await other.jetstream().get_consumer(stream.name, "worker")
+    async with asyncio.timeout(5), theirs.consume(callback=handle) as messages:
+        await messages.wait()
+    assert other.is_closed
+    assert calls >= 3
+
+
+async def test_a_callback_that_does_not_end_is_named_when_the_drain_times_out(
+    js: jetspark.JetStream, server: Server
+) -> None:
+    stream, _ = await make_filled(js, 5)
+    go = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await go.wait()
+
+    async with jetspark.connect(server.url, drain_timeout=0.3) as other:
+        theirs = await other.jetstream().get_consumer(stream.name, "worker")
+        async with theirs.consume(callback=handle) as messages:
+            await eventually(lambda: messages.pending == 4)
+            with pytest.raises(DrainTimeout):
+                await other.drain()
+            go.set()

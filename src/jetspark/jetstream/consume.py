@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
 from jetspark.jetstream.consume_errors import ConsumeError
 
 if TYPE_CHECKING:
@@ -221,9 +221,11 @@ class ConsumeCallback(ConsumeBase):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        sink = self._started()
+        sink.drain_all = self._drain_all
         loop = asyncio.get_running_loop()
         self._workers = [
-            loop.create_task(self._work(self._started()), name=f"jetspark-consume-{number}")
+            loop.create_task(self._work(sink), name=f"jetspark-consume-{number}")
             for number in range(self._concurrency)
         ]
         return self
@@ -242,6 +244,21 @@ class ConsumeCallback(ConsumeBase):
         error = self._end(self._started())
         if error is not None:
             raise error
+
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained: callbacks get what has arrived, and can still ack it."""
+        sink = self._started()
+        sink.drain()
+        # A callback that drains its own connection can't be waited for.
+        if asker in self._workers or not self._workers:
+            return
+        timeout = sink.client.options.drain_timeout
+        _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
+        if unfinished:
+            raise DrainTimeout(
+                f"callback of {sink.label!r} left {len(sink.buffer)} messages "
+                f"after drain_timeout={timeout:g}s"
+            )
 
     async def _finish_workers(self) -> None:
         # A callback may stop its own consume. It can't wait for itself, nor for others that do the same.
@@ -270,7 +287,7 @@ class ConsumeCallback(ConsumeBase):
             sink.report()
             if sink.done:
                 self._left -= 1
-                if not self._left and sink.error is not None:
+                if not self._left and sink.error is not None and not sink.closed_by_user:
                     # Perhaps nobody ever calls wait().
                     logger.warning("consume ended: %s", sink.error)
                     self._announce(sink)

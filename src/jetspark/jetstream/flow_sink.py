@@ -19,7 +19,7 @@ from jetspark.jetstream.message import Message
 from jetspark.jetstream.statuses import Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.flow_actions import Action, Actions
@@ -65,6 +65,8 @@ class FlowSink(Sink):
         self.closed_by_user = False
         # Called once at the end, when nothing more can arrive.
         self.on_done: Callable[[], None] | None = None
+        # Called when the connection is drained, with the task that asked for it; None: just let it close.
+        self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
         # Report processed messages when the buffer is no longer than this.
         self.mark = -1
         self._on_warning = on_warning
@@ -99,6 +101,10 @@ class FlowSink(Sink):
     def drain(self) -> None:
         """Let nothing more come, let the user have what has arrived, then end."""
         raise NotImplementedError
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        if self.drain_all is not None:
+            await self.drain_all(asker)
 
     # Taking messages
 

@@ -127,8 +127,6 @@ class PushSink(FlowSink):
         self._bytes = 0
         self._run_bytes = 0
         self._draining: asyncio.Task[None] | None = None
-        #: How its owner drains it, when the whole connection is drained.
-        self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
         #: Asks the server for the consumer before subscribing to it.
         self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
         self._aim(target)
@@ -184,10 +182,6 @@ class PushSink(FlowSink):
         self.drain()
         if self._draining is not None:
             await asyncio.shield(self._draining)
-
-    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
-        if self.drain_all is not None:
-            await self.drain_all(asker)
 
     async def _end_gently(self) -> None:
         client = self.client
