@@ -1,6 +1,29 @@
 """JetStream: contexts, streams, consumers, publishing."""
 
 from jetspark.jetstream.account import AccountInfo, AccountLimits, AccountTier, ApiStats
+from jetspark.jetstream.advisories import (
+    AckMetric,
+    Advisory,
+    AdvisoryAction,
+    ApiAuditAdvisory,
+    BatchAbandonedAdvisory,
+    ConsumerActionAdvisory,
+    ConsumerLeaderAdvisory,
+    ConsumerPauseAdvisory,
+    ConsumerQuorumLostAdvisory,
+    GenericAdvisory,
+    GroupPinnedAdvisory,
+    GroupUnpinnedAdvisory,
+    MaxDeliveriesAdvisory,
+    NakAdvisory,
+    ServerOutOfStorageAdvisory,
+    StreamActionAdvisory,
+    StreamLeaderAdvisory,
+    StreamQuorumLostAdvisory,
+    TerminatedAdvisory,
+    decode_advisory,
+)
+from jetspark.jetstream.advisory_feed import Advisories
 from jetspark.jetstream.atomic_batch import AtomicBatch
 from jetspark.jetstream.cluster import ClusterInfo, DesiredCluster, DesiredOrigin, DesiredStatus, PeerInfo
 from jetspark.jetstream.consumer import Consumer
@@ -14,6 +37,7 @@ from jetspark.jetstream.consumer_config import (
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause, PriorityGroupState, SequenceInfo
 from jetspark.jetstream.context import JetStream
 from jetspark.jetstream.counter import CounterValue
+from jetspark.jetstream.dead_letters import DeadLetter, DeadLetters
 from jetspark.jetstream.fast_flow import FastIngestBroken, IngestGap
 from jetspark.jetstream.fast_ingest import FastIngest
 from jetspark.jetstream.ordered import OrderedConsumer
@@ -53,18 +77,30 @@ __all__ = [
     "AccountInfo",
     "AccountLimits",
     "AccountTier",
+    "AckMetric",
     "AckPolicy",
+    "Advisories",
+    "Advisory",
+    "AdvisoryAction",
+    "ApiAuditAdvisory",
     "ApiStats",
     "AtomicBatch",
+    "BatchAbandonedAdvisory",
     "ClusterInfo",
     "Compression",
     "Consumer",
+    "ConsumerActionAdvisory",
     "ConsumerConfig",
     "ConsumerInfo",
+    "ConsumerLeaderAdvisory",
     "ConsumerLimits",
     "ConsumerPause",
+    "ConsumerPauseAdvisory",
+    "ConsumerQuorumLostAdvisory",
     "ConsumerSource",
     "CounterValue",
+    "DeadLetter",
+    "DeadLetters",
     "DeliverPolicy",
     "DesiredCluster",
     "DesiredOrigin",
@@ -75,9 +111,14 @@ __all__ = [
     "External",
     "FastIngest",
     "FastIngestBroken",
+    "GenericAdvisory",
+    "GroupPinnedAdvisory",
+    "GroupUnpinnedAdvisory",
     "IngestGap",
     "JetStream",
     "LostStreamData",
+    "MaxDeliveriesAdvisory",
+    "NakAdvisory",
     "OrderedConsumer",
     "PeerInfo",
     "PersistMode",
@@ -95,15 +136,21 @@ __all__ = [
     "RetentionPolicy",
     "Schedule",
     "SequenceInfo",
+    "ServerOutOfStorageAdvisory",
     "StorageType",
     "StoredMsg",
     "Stream",
+    "StreamActionAdvisory",
     "StreamAlternate",
     "StreamConfig",
     "StreamInfo",
+    "StreamLeaderAdvisory",
+    "StreamQuorumLostAdvisory",
     "StreamSource",
     "StreamSourceInfo",
     "StreamState",
     "SubjectTransform",
+    "TerminatedAdvisory",
     "Timestamp",
+    "decode_advisory",
 ]

@@ -8,6 +8,7 @@ from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.account import AccountInfo
+from jetspark.jetstream.advisory_feed import Advisories
 from jetspark.jetstream.api import Api
 from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
 from jetspark.jetstream.consumer import Consumer
@@ -19,6 +20,7 @@ from jetspark.jetstream.consumer_config import (
 )
 from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.counter import delta_text
+from jetspark.jetstream.dead_letters import DeadLetters
 from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
 from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
 from jetspark.jetstream.ordered import OrderedConsumer, create_ordered
@@ -39,11 +41,12 @@ from jetspark.jetstream.values import Timestamp
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
+    from jetspark.jetstream.advisories import Advisory
     from jetspark.jetstream.consume import ErrorListener, Handler
     from jetspark.jetstream.fast_flow import IngestGap
     from jetspark.jetstream.puback import PubAck
@@ -353,6 +356,42 @@ class JetStream:
     async def account_info(self) -> AccountInfo:
         """What the account uses and may use, by tier where it has tiers."""
         return AccountInfo.from_wire(await self._api.request("INFO"))
+
+    # Advisories
+
+    def advisories(
+        self,
+        stream: str | None = None,
+        consumer: str | None = None,
+        *,
+        kinds: Iterable[type[Advisory]] | None = None,
+    ) -> Advisories:
+        """What the server tells about streams and consumers, as typed objects::
+
+            async with js.advisories("ORDERS", kinds=[MaxDeliveriesAdvisory, NakAdvisory]) as advisories:
+                async for advisory in advisories:
+                    print(advisory.consumer, advisory.stream_seq)
+
+        ``stream``, ``consumer``: only those about them (all). ``kinds``: classes of advisories (all; without
+        ``stream`` this includes an :class:`ApiAuditAdvisory` for each request that anybody makes, with
+        ``stream`` it has to be asked for). A kind that this version does not know is a
+        :class:`GenericAdvisory`. Nothing is kept by the server: what happens before or between is not told.
+        """
+        return Advisories(self._client, stream=stream, consumer=consumer, kinds=kinds)
+
+    def dead_letters(
+        self, stream: str, consumer: str | None = None, *, terminated: bool = True
+    ) -> DeadLetters:
+        """Messages that ran out of deliveries (``max_deliver``) or were terminated, fetched from the stream::
+
+            async with js.dead_letters("ORDERS", "worker") as letters:
+                async for letter in letters:
+                    await letter.republish("dead.orders")
+
+        ``consumer``: of this consumer only (all). ``terminated``: also those that a client ended with
+        ``term`` (yes).
+        """
+        return DeadLetters(self, stream, consumer, terminated=terminated)
 
     # Publish
 
