@@ -47,10 +47,14 @@ def planner(columns: SinkColumns | None = None, **options: Any) -> RowPlanner:
     )
 
 
-def rows(subjects: list[Any], datas: list[Any], **columns: pa.Array) -> pa.RecordBatch:
+def rows(subjects: list[Any] | pa.Array, datas: list[Any], **columns: pa.Array) -> pa.RecordBatch:
     kind = pa.string() if any(isinstance(data, str) for data in datas) else pa.binary()
     return pa.record_batch(
-        [pa.array(subjects, pa.string()), pa.array(datas, kind), *columns.values()],
+        [
+            subjects if isinstance(subjects, pa.Array) else pa.array(subjects, pa.string()),
+            pa.array(datas, kind),
+            *columns.values(),
+        ],
         names=["subject", "data", *columns],
     )
 
@@ -184,7 +188,17 @@ def test_headers_and_ttl_are_part_of_what_is_hashed() -> None:
 
 # Rows that are not well
 
+NOT_UTF8 = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
 BAD_ROWS = [
+    ({"subjects": NOT_UTF8}, "subject", "b'\\xff", "UTF-8"),
+    ({"msg_id": NOT_UTF8}, "msg_id", "b'\\xff", "UTF-8"),
+    ({"ttl": pa.array([b"1s", b"\xff"]).view(pa.string())}, "ttl", "b'\\xff", "UTF-8"),
+    (
+        {"headers": pa.MapArray.from_arrays([0, 1, 2], pa.array(["A", "B"]), NOT_UTF8)},
+        "headers",
+        "not UTF-8",
+        "must be UTF-8",
+    ),
     ({"subjects": ["ok", None]}, "subject", "None", "null"),
     ({"subjects": ["ok", ""]}, "subject", "''", "empty"),
     ({"subjects": ["ok", "a b"]}, "subject", "'a b'", "space"),
@@ -207,14 +221,14 @@ BAD_ROWS = [
 
 
 def two_rows(
-    subjects: list[Any] | None = None,
+    subjects: list[Any] | pa.Array | None = None,
     datas: list[Any] | None = None,
     headers: pa.Array | None = None,
     msg_id: pa.Array | None = None,
     ttl: pa.Array | None = None,
 ) -> pa.RecordBatch:
     return rows(
-        subjects or ["ok", "ok"],
+        ["ok", "ok"] if subjects is None else subjects,
         datas or [b"", b""],
         headers=pa.nulls(2, SINGLE) if headers is None else headers,
         msg_id=pa.nulls(2, pa.string()) if msg_id is None else msg_id,
@@ -275,6 +289,20 @@ def test_a_dead_letter_keeps_what_it_can_of_the_row() -> None:
     # Nothing in a dead letter may steer the server.
     assert not [name for name in dead.headers if name.lower().startswith("nats-")]
     assert dead.headers["Jetspark-Nats-Msg-Id"] == "x"
+
+
+def test_a_body_that_is_a_string_need_not_be_utf8() -> None:
+    batch = pa.record_batch([pa.array(["a", "b"]), NOT_UTF8], names=["subject", "data"])
+    assert [m.data for m in planner().plan(batch)] == [b"ok", b"\xff\xfe"]
+
+
+def test_ids_of_dead_letters_do_not_depend_on_the_order_either() -> None:
+    one, two = rows(["a b", "a", "c d"], [b"1", b"1", b"1"]), rows(["c d", "a b", "a"], [b"1", b"1", b"1"])
+    ids = [
+        sorted(m.msg_id or "" for m in planner(dead_letter_subject="d", ids=MessageIds("q", 3)).plan(batch))
+        for batch in (one, two)
+    ]
+    assert ids[0] == ids[1]
 
 
 def test_a_dead_letter_that_is_too_large_is_cut_and_says_so() -> None:

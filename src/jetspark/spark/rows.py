@@ -205,8 +205,7 @@ class RowPlanner:
     ) -> list[Any]:
         if self._columns.subject is None:
             return [self._subject] * count
-        column = batch.column(self._columns.subject)
-        values = _values(column)
+        values = _texts(batch.column(self._columns.subject), "subject", bad)
         # Many rows share few subjects as a rule; each is checked once.
         wrong: dict[object, str] = {}
         for subject in set(values):
@@ -218,7 +217,7 @@ class RowPlanner:
                 wrong[subject] = error.rule
         if wrong:
             for index, subject in enumerate(values):
-                if subject in wrong:
+                if subject in wrong and index not in bad:
                     bad[index] = ("subject", subject, wrong[subject])
         return values
 
@@ -228,7 +227,7 @@ class RowPlanner:
         if self._columns.headers is None:
             return [None] * count
         found: list[Headers | None] = []
-        for index, pairs in enumerate(batch.column(self._columns.headers).to_pylist()):
+        for index, pairs in enumerate(_maps(batch.column(self._columns.headers), bad)):
             if not pairs:
                 found.append(None)
                 continue
@@ -248,7 +247,9 @@ class RowPlanner:
             return [None] * count
         found: list[str | None] = []
         known: dict[object, str] = {}
-        for index, value in enumerate(batch.column(self._columns.ttl).to_pylist()):
+        column = batch.column(self._columns.ttl)
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        for index, value in enumerate(_texts(column, "ttl", bad) if is_text else _values(column)):
             if value is None:
                 found.append(None)
                 continue
@@ -266,7 +267,7 @@ class RowPlanner:
     ) -> Sequence[str | None]:
         if self._columns.msg_id is None:
             return [None] * count
-        values: list[str | None] = batch.column(self._columns.msg_id).to_pylist()
+        values: list[str | None] = _texts(batch.column(self._columns.msg_id), "msg_id", bad)
         for index, value in enumerate(values):
             if value is not None and (not value or not value.isprintable() or value != value.strip()):
                 bad.setdefault(
@@ -333,7 +334,8 @@ class RowPlanner:
         for name, text in [] if header is None else header.items():
             headers.add(name if not name.lower().startswith("nats-") else f"Jetspark-{name}", text)
         body = b"" if data is None else data
-        msg_id = None if derive is None else "dead-" + derive(row, headers[POSITION_HEADER], body, None, None)
+        # The space keeps it apart from a good row of the same subject and body.
+        msg_id = None if derive is None else "dead-" + derive(row, f"dead {subject}", body, None, None)
         room = self._max_size - len(encode_headers(headers)) - _HEADER_SLACK
         if room < 0:  # the headers themselves are the trouble
             headers = Headers({name: headers[name] for name in (REASON_HEADER, POSITION_HEADER)})
@@ -362,6 +364,37 @@ def _nulls(column: pa.Array) -> list[int]:
 def _values(column: pa.Array) -> list[Any]:
     found: list[Any] = column.to_pylist()
     return found
+
+
+def _texts(column: pa.Array, name: str, bad: dict[int, tuple[str, object, str]]) -> list[Any]:
+    """Strings of a column. Spark's cast of binary to string checks nothing, so they may not be UTF-8."""
+    try:
+        return _values(column)
+    except UnicodeDecodeError:
+        found: list[str | None] = []
+        kind = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+        for index, raw in enumerate(_values(column.cast(kind))):
+            try:
+                found.append(None if raw is None else raw.decode())
+            except UnicodeDecodeError:
+                bad[index] = (name, raw, "must be UTF-8")
+                found.append(raw.decode(errors="replace"))
+        return found
+
+
+def _maps(column: pa.Array, bad: dict[int, tuple[str, object, str]]) -> list[Any]:
+    """The same for a column of maps."""
+    try:
+        return _values(column)
+    except UnicodeDecodeError:
+        found: list[Any] = []
+        for index in range(len(column)):
+            try:
+                found.append(column[index].as_py())
+            except UnicodeDecodeError:
+                bad[index] = ("headers", "(not UTF-8)", "names and values must be UTF-8")
+                found.append(None)
+        return found
 
 
 def _add_header(headers: Headers, name: object, value: object) -> None:

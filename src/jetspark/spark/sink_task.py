@@ -163,14 +163,20 @@ class _Pipeline:
     def _check(self) -> None:
         """Look at the acks of the oldest record batch; all of them are there, or have failed."""
         messages, futures = self._flights.popleft()
+        failed = self._publisher.stats.failed
+        if failed:
+            for message, future in zip(messages, futures, strict=True):
+                error: Any = future.exception()
+                if error is not None:
+                    hint = self._hint(message, error)
+                    raise RowNotAcked(
+                        self._partition, message.row, message.subject, error, failed, hint
+                    ) from None
         streams = self.counts.streams
+        if self._expect is not None and self._expect.stream is not None:
+            streams.add(self._expect.stream)  # the server has seen to it
+            return
         for message, future in zip(messages, futures, strict=True):
-            error: Any = future.exception()
-            if error is not None:
-                failed = self._publisher.stats.failed
-                raise RowNotAcked(
-                    self._partition, message.row, message.subject, error, failed, self._hint(message, error)
-                )
             if not message.dead:
                 streams.add(future.result().stream)
         for stream in streams:
