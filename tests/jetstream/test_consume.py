@@ -383,6 +383,25 @@ async def test_drain_hands_out_what_has_arrived_and_acks_still_work(js: jetspark
     assert info.ack_floor.stream_seq == 20
 
 
+async def test_drain_without_acks_loses_nothing(js: jetspark.JetStream) -> None:
+    """In the middle of a backlog, at many points: the server must not drop what it was about to send."""
+    stream, _ = await make_filled(js, 3000)
+
+    async def read(number: int) -> None:
+        consumer = await durable(stream, durable_name=f"d{number}", ack_policy=AckPolicy.NONE)
+        got: list[int] = []
+        async with consumer.consume(max_messages=100) as messages:
+            async for message in messages:
+                got.append(int(message.data))
+                if len(got) == 50 + 13 * number:
+                    await messages.drain()
+        assert got == list(range(len(got)))
+        assert numbers(await consumer.fetch_no_wait(1)) == [len(got)]
+
+    for first in range(0, 40, 10):
+        await asyncio.gather(*(read(number) for number in range(first, first + 10)))
+
+
 async def _info_with(consumer: Consumer, num_ack_pending: int) -> Any:
     info = await consumer.info()
     return info if info.num_ack_pending == num_ack_pending else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -166,3 +167,21 @@ async def test_what_comes_for_a_cancelled_one_goes_to_the_one_that_waits(js: jet
     assert message is not None
     assert message.data == b"0"
     assert time.monotonic() - began < 2
+
+
+async def test_of_an_ordered_consumer_that_is_deleted_again_and_again(js: jetspark.JetStream) -> None:
+    stream, _ = await make_filled(js, 4)
+    consumer = await stream.create_ordered_consumer()
+    for number in range(4):
+        message = await consumer.next(expires=5)
+        assert message is not None
+        assert int(message.data) == number
+        await js.delete_consumer(stream.name, consumer.name)
+
+
+@pytest.mark.parametrize("policy", [None, "by_start_sequence", "by_start_time"])
+async def test_an_ordered_consumer_starts_at_one_place(js: jetspark.JetStream, policy: str | None) -> None:
+    stream, _ = await make_filled(js, 1)
+    options = {} if policy is None else {"deliver_policy": policy}
+    with pytest.raises(InvalidArgument, match="excludes"):
+        await stream.create_ordered_consumer(opt_start_seq=3, opt_start_time=datetime.now(UTC), **options)

@@ -53,7 +53,7 @@ class Stash:
         # What is not delivered again may not be thrown away.
         again = target.acks and max_deliver != 1
         self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
-        self._linger = 0.0 if again else _LINGER
+        target.linger = 0.0 if again else _LINGER
         self._messages: deque[tuple[float, Any]] = deque()
         # Fetches under way.
         self._waiting: list[PullSink] = []
@@ -102,8 +102,8 @@ class Stash:
         self.keep(sink.buffer)
         if not sink.done:
             sink.on_done = lambda: self.keep(sink.buffer)
-            if self._linger:
-                self.loop.call_later(self._linger, self._drain, sink)
+            if self._target.linger:
+                self.loop.call_later(self._target.linger, self._drain, sink)
             else:
                 sink.drain()
 

@@ -27,13 +27,14 @@ from jetspark.jetstream.flow_actions import (
 )
 from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.jetstream.pull_options import PullOptions
 from jetspark.jetstream.statuses import PIN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetspark.connection.client import Connection
-    from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+    from jetspark.jetstream.pull_options import FetchOptions
 
 logger = logging.getLogger("jetspark")
 
@@ -54,6 +55,9 @@ class PullTarget:
         # Pinned-client consumers mark their messages; only then must headers be read.
         self.pinned = pinned
         self.pin_id = ""
+        # Seconds to wait before the UNSUB of an open request: the server drops what it sends in that
+        # instant. 0 where it would deliver that again.
+        self.linger = 0.0
         # Where the messages of a cancelled fetch go.
         self.stash: Any = None
 
@@ -75,6 +79,8 @@ class PullSink(FlowSink):
         self.asked = target.next_subject
         self.owner = self.target = target
         self.flow = PullFlow(options, pin_id=target.pin_id, connected=client.is_connected)
+        # A consume lingers when it is drained; for a fetch its stash does, which can tell when it is filled.
+        self._patient = isinstance(options, PullOptions)
         # Messages of other fetches that this one was given; the machine does not know of them.
         self.extra = 0
         # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
@@ -195,6 +201,8 @@ class PullSink(FlowSink):
     async def _unsubscribe(self) -> None:
         """UNSUB, and wait for the PONG: after it nothing more can arrive."""
         try:
+            if self._patient and self.flow.outstanding_requests:
+                await asyncio.sleep(self.target.linger)
             self.client._send_unsub(self)
             await self.client.flush()
         except JetsparkError as error:
