@@ -295,7 +295,11 @@ class Connection(ConnectionCore):
             self._draining = False
 
     async def close(self) -> None:
-        """Send what is buffered and close. Pending requests fail with :class:`ConnectionClosed`."""
+        """Send what is buffered, wait until the server has it, and close.
+
+        Waits at most ``connect_timeout`` for a server that does not answer. Pending requests fail with
+        :class:`ConnectionClosed`.
+        """
         if self._closed:
             return
         if self._closing:
@@ -305,13 +309,12 @@ class Connection(ConnectionCore):
         self._flush_out(even_if_behind=True)
         self._closing = True
         self._close_waiter = self._loop.create_future()
+        unanswered = len(self._pongs)
         link = self._drop_link()
         try:
             await self._end_tasks([self._reconnecting])
             if link is not None:
-                link.on_lost = lambda error: None
-                link.on_events = lambda events: None
-                await link.close(grace=self.options.connect_timeout)
+                await link.close(grace=self.options.connect_timeout, unanswered=unanswered)
         finally:
             # Also when the caller was cancelled: others may wait for this close.
             self._reconnecting = None

@@ -130,10 +130,16 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         self._report_lost()
 
-    async def close(self, grace: float) -> None:
-        """Send what is buffered, then close; cut off after ``grace`` seconds."""
+    async def close(self, grace: float, unanswered: int = 0) -> None:
+        """Send what is buffered, wait until the server has read it, then close; cut off after ``grace``.
+
+        Closing a socket while received bytes lie unread in it resets the connection, and the reset may
+        overtake what we have sent. So we read on until the PONG of a last PING; ``unanswered`` others are
+        due before it.
+        """
         if self._transport is None:
             return
+        await self._last_pong(grace, unanswered + 1)
         if self._codec is not None:
             self._raw_write(self._codec.close())
         self._transport.close()
@@ -142,6 +148,27 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             self._transport.abort()
             await self._closed
+
+    async def _last_pong(self, grace: float, count: int) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(error: JetsparkError | None = None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def look(events: list[Event]) -> None:
+            nonlocal count
+            count -= sum(type(event) is Pong for event in events)
+            if count <= 0:
+                finish()
+
+        self.on_events, self.on_lost = look, finish
+        if self._lost:
+            return
+        self.write(PING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await done
 
     def _raw_write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():
