@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jetspark
-from helpers import unique
+from helpers import eventually, unique
 from jetspark import StreamConfig
 
 
@@ -20,4 +20,9 @@ async def test_close_loses_nothing_while_acks_arrive(server):
                 await nc.subscribe(inbox)
                 for _ in range(count):
                     await nc.publish(subject, b"x" * 128, reply=inbox)
-            assert (await stream.info()).state.messages == done * count
+            expected = done * count
+
+            async def stored(expected: int = expected) -> bool:
+                return (await stream.info()).state.messages == expected
+
+            await eventually(stored)
