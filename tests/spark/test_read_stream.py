@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from helpers import eventually_sync, unique
 from jetspark import blocking
@@ -49,6 +55,21 @@ def ranges(
 ) -> list[tuple[str, int, int]]:
     pieces = [one.wanted for one in found.partitions(start, end)]
     return [(one.stream, one.begin, one.end) for one in pieces]
+
+
+def following(
+    source: JetStreamStreamReader,
+    start: dict[str, Any],
+    wanted: Callable[[dict[str, Any]], bool] | None = None,
+    limit: ReadLimit | None = None,
+) -> dict[str, Any]:
+    """The next offset that is another one (or that is wanted); the source may look a moment later."""
+
+    def ask() -> dict[str, Any] | None:
+        end = source.latestOffset(start, limit or ReadAllAvailable())
+        return end if (wanted(end) if wanted else end != start) else None
+
+    return eventually_sync(ask)
 
 
 Make = Any
@@ -122,8 +143,36 @@ def test_an_idle_query_asks_the_server_at_most_once_a_second(box: Box) -> None:
     asked = total() - before - 1
     assert 1 <= asked <= 7
     box.fill(name, 1)
-    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 5)
+    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 10)
     assert rows.rows[-1] == 4
+
+
+def test_an_idle_source_is_woken_by_a_message(box: Box, reader: Make) -> None:
+    name = box.make(messages=3)
+    source = reader(name, startingPosition="earliest")
+    place = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+
+    def watching() -> bool:
+        assert source.latestOffset(place, ReadAllAvailable()) == place
+        return len(list(box.js.get_stream(name).consumer_names())) == 1
+
+    eventually_sync(watching, 10)
+    # From here on the server is looked at once a second; the message is seen long before that.
+    waits = []
+    for _ in range(5):
+        eventually_sync(watching, 10)
+        box.fill(name, 1)
+        begin = time.monotonic()
+        end = following(source, place)
+        waits.append(time.monotonic() - begin)
+        first, last = place["streams"][name]["next"], end["streams"][name]["next"]
+        assert ranges(source, place, end) == [(name, first, last)]
+        place = end
+        assert list(box.js.get_stream(name).consumer_names()) == []
+    assert sorted(waits)[2] < 0.3
+    eventually_sync(watching, 10)
+    source.stop()
+    assert list(box.js.get_stream(name).consumer_names()) == []
 
 
 def test_a_running_query_outlives_a_restart_of_the_server(
@@ -162,7 +211,7 @@ def test_the_initial_offset_does_not_move(box: Box, reader: Make) -> None:
     first = source.initialOffset()
     box.fill(name, 5)
     assert source.initialOffset() == first
-    end = source.latestOffset(first, ReadAllAvailable())
+    end = following(source, first, lambda end: ranges(source, first, end) != [])
     assert ranges(source, first, end) == [(name, 6, 11)]
     # After a restart Spark asks for a new initial offset; the batch in the log stays what it was.
     other = reader(name)
@@ -185,7 +234,7 @@ def test_an_empty_stream_is_waited_for(box: Box, reader: Make) -> None:
     start = source.initialOffset()
     assert source.latestOffset(start, ReadAllAvailable()) == start
     box.fill(name, 2)
-    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    end = following(source, start)
     assert ranges(source, start, end) == [(name, 1, 3)]
 
 
@@ -196,8 +245,8 @@ def test_streams_that_forget_old_values_are_read_without_complaint(box: Box, rea
     end = source.latestOffset(start, ReadAllAvailable())
     assert ranges(source, start, end) == [(name, 3, 4)]
     box.fill(name, 5)
-    following = eventually_sync(lambda: (one := source.latestOffset(end, ReadAllAvailable())) != end and one)
-    assert ranges(source, end, following) == [(name, 8, 9)]
+    last = following(source, end)
+    assert ranges(source, end, last) == [(name, 8, 9)]
 
 
 def test_limits_are_shared_by_backlog(box: Box, reader: Make) -> None:
@@ -209,10 +258,10 @@ def test_limits_are_shared_by_backlog(box: Box, reader: Make) -> None:
     start = source.initialOffset()
     end = source.latestOffset(start, limit)
     assert ranges(source, start, end) == [(one, 1, 7), (two, 1, 3)]
-    following = source.latestOffset(end, limit)
-    assert ranges(source, end, following) == [(one, 7, 13), (two, 3, 5)]
-    everything = source.latestOffset(following, ReadAllAvailable())
-    assert ranges(source, following, everything) == [(one, 13, 31), (two, 5, 11)]
+    second = source.latestOffset(end, limit)
+    assert ranges(source, end, second) == [(one, 7, 13), (two, 3, 5)]
+    everything = source.latestOffset(second, ReadAllAvailable())
+    assert ranges(source, second, everything) == [(one, 13, 31), (two, 5, 11)]
 
 
 def test_limit_in_bytes(box: Box, reader: Make) -> None:
@@ -231,14 +280,18 @@ def test_a_minimum_is_waited_for_until_the_delay_is_over(box: Box, reader: Make)
     source = reader(name, startingPosition="earliest", minMessagesPerTrigger=8)
     limit, start = source.getDefaultReadLimit(), source.initialOffset()
     assert limit == ReadMinRows(8)
-    assert source.latestOffset(start, limit) == start
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        assert source.latestOffset(start, limit) == start
+    # There is something, so nobody needs to be woken.
+    assert list(box.js.get_stream(name).consumer_names()) == []
     box.fill(name, 3)
-    end = eventually_sync(lambda: (one := source.latestOffset(start, limit)) != start and one)
+    end = following(source, start, limit=limit)
     assert ranges(source, start, end) == [(name, 1, 9)]
     impatient = reader(name, startingPosition="earliest", minMessagesPerTrigger=100, maxTriggerDelay="300 ms")
     start = impatient.initialOffset()
     assert impatient.latestOffset(start, limit) == start
-    end = eventually_sync(lambda: (one := impatient.latestOffset(start, limit)) != start and one)
+    end = following(impatient, start, limit=limit)
     assert ranges(impatient, start, end) == [(name, 1, 9)]
     now = reader(name, startingPosition="earliest", minMessagesPerTrigger=100)
     now.prepareForTriggerAvailableNow()
@@ -265,7 +318,7 @@ def test_a_starting_sequence_ahead_of_the_stream_is_waited_for(box: Box, reader:
     start = source.initialOffset()
     assert source.latestOffset(start, ReadAllAvailable()) == start
     box.fill(name, 4)
-    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    end = following(source, start)
     assert ranges(source, start, end) == [(name, 5, 7)]
 
 
@@ -275,7 +328,7 @@ def test_a_pattern_may_match_nothing_at_first(box: Box, reader: Make) -> None:
     start = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     assert start["streams"] == {}
     name = box.make(f"{base}-1", messages=2)
-    end = eventually_sync(lambda: (one := source.latestOffset(start, ReadAllAvailable())) != start and one)
+    end = following(source, start)
     assert ranges(source, start, end) == [(name, 1, 3)]
 
 
@@ -286,11 +339,11 @@ def test_a_stream_no_longer_asked_for_keeps_its_place(box: Box, reader: Make) ->
     box.fill(one, 2)
     box.fill(two, 2)
     single = reader(one)
-    following = single.latestOffset(end, ReadAllAvailable())
-    assert ranges(single, end, following) == [(one, 4, 6)]
+    second = single.latestOffset(end, ReadAllAvailable())
+    assert ranges(single, end, second) == [(one, 4, 6)]
     again = reader(f"{one},{two}")
-    last = again.latestOffset(following, ReadAllAvailable())
-    assert ranges(again, following, last) == [(two, 4, 6)]
+    last = again.latestOffset(second, ReadAllAvailable())
+    assert ranges(again, second, last) == [(two, 4, 6)]
 
 
 def test_a_replayed_batch_keeps_the_filter_it_was_planned_with(box: Box, reader: Make) -> None:
@@ -301,8 +354,8 @@ def test_a_replayed_batch_keeps_the_filter_it_was_planned_with(box: Box, reader:
     new = reader(name, subjects=f"{name}.y")
     assert [one.wanted.subjects for one in new.partitions(start, end)] == [(f"{name}.x",)]
     box.fill(name, 1)
-    following = new.latestOffset(end, ReadAllAvailable())
-    assert [one.wanted.subjects for one in new.partitions(end, following)] == [(f"{name}.y",)]
+    second = new.latestOffset(end, ReadAllAvailable())
+    assert [one.wanted.subjects for one in new.partitions(end, second)] == [(f"{name}.y",)]
 
 
 def test_a_missing_stream_is_an_error_at_the_start(reader: Make) -> None:

@@ -54,12 +54,15 @@ if TYPE_CHECKING:
     from jetspark.blocking.jetstream import JetStream
     from jetspark.jetstream.stream_info import StreamInfo
     from jetspark.spark.progress import ProgressMirror
+    from jetspark.spark.watch import Watch
 
 logger = logging.getLogger("jetspark.spark")
 
 #: Seconds between two looks at the server: short after news, doubling to the idle interval.
 BUSY_INTERVAL = 0.05
 IDLE_INTERVAL = 1.0
+#: From this interval on a query counts as idle and lets the server wake it.
+WATCH_INTERVAL = 0.4
 #: Seconds for which a server may be out of reach before the query fails.
 PATIENCE = 60.0
 #: How long one call of latestOffset may sleep; other sources of the same query wait meanwhile.
@@ -83,6 +86,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._waiting_since: float | None = None
         self._mirror: ProgressMirror | None = None
         self._missed: set[str] = set()
+        self._watch: Watch | None = None
+        self._watch_failed = 0
 
     # What Spark calls
 
@@ -132,11 +137,12 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         fresh = self._look()
         end = self._end(begin, limit)
         if end is not None:
+            self._end_watch()
             self._interval = BUSY_INTERVAL
             return end.to_json()
         if begin.initial and self._starts.move:
             return begin.settled().to_json()
-        self._rest(fresh)
+        self._rest(fresh, begin)
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -173,6 +179,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def stop(self) -> None:
         from jetspark.spark.connections import close
 
+        self._end_watch()
         close(self._options.connection)
 
     # The driver's part
@@ -216,14 +223,46 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._progress().check(self._infos)
         return True
 
-    def _rest(self, fresh: bool) -> None:
+    def _rest(self, fresh: bool, begin: Offset) -> None:
         """No news: look less often, and do not let Spark ask a hundred times a second meanwhile."""
         if fresh:
             # Several named streams are several requests, so they rest that much longer.
             most = IDLE_INTERVAL * max(1, len(self._options.streams.names))
-            self._interval = min(most, self._interval * 2)
-        due = self._looked + self._interval
-        time.sleep(max(0.0, min(_NAP, due - time.monotonic())))
+            self._interval = min(most, max(BUSY_INTERVAL, self._interval * 2))
+        nap = max(0.0, min(_NAP, self._looked + self._interval - time.monotonic()))
+        if self._watched(begin):
+            assert self._watch is not None
+            if self._watch.wait(nap):
+                self._end_watch()
+                self._interval = 0.0
+            elif self._watch.broken:
+                self._watch_failed = self._watch.following
+                self._end_watch()
+        else:
+            time.sleep(nap)
+
+    def _watched(self, begin: Offset) -> bool:
+        """Whether the server wakes us: for a single stream, once it has been idle for a moment."""
+        names = self._options.streams.names
+        if len(names) != 1 or self._options.streams.patterns or self._interval < WATCH_INTERVAL:
+            return False
+        place, info = begin.streams.get(names[0]), self._infos.get(names[0])
+        if place is None or info is None or info.state.last_seq >= place.next or self._target is not None:
+            return False  # gone; or there are messages, fewer than minMessagesPerTrigger
+        if self._watch is not None and self._watch.following != place.next:
+            self._end_watch()
+        if self._watch is None and self._watch_failed != place.next:
+            from jetspark.spark.watch import Watch
+
+            self._watch = Watch.start(self._js, names[0], place.next)
+            if self._watch is None:
+                self._watch_failed = place.next
+        return self._watch is not None
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def _end(self, begin: Offset, given: ReadLimit) -> Offset | None:
         """The end of the next batch, or None when there is nothing for one."""
