@@ -17,6 +17,7 @@ from jetspark.blocking.ordered import OrderedConsumer
 from jetspark.blocking.publisher import Publisher
 from jetspark.blocking.pull_subscribe import PullSubscription
 from jetspark.blocking.stream import Stream
+from jetspark.blocking.subscribe import PushSubscription
 from jetspark.blocking.subscription import Subscription
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "OrderedConsumer",
     "Publisher",
     "PullSubscription",
+    "PushSubscription",
     "Stream",
     "Subscription",
     "connect",

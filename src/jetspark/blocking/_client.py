@@ -21,9 +21,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._engine import closed_error
-from jetspark.blocking._pull import ThreadOrderedSink, ThreadPullSink, ThreadPushSink
+from jetspark.blocking._pull import (
+    PushedToThreads,
+    ThreadOrderedPushSink,
+    ThreadOrderedSink,
+    ThreadPullSink,
+    ThreadPushSink,
+)
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.blocking.message import Message, Msg
+from jetspark.blocking.subscribe import ThreadPushSubscription
 from jetspark.connecting import Connection
 from jetspark.connection.events import CallbackFailed
 from jetspark.connection.subscription import Subscription
@@ -149,6 +156,8 @@ class EngineConnection(Connection):
     _pull_sink_class = ThreadPullSink
     _push_sink_class = ThreadPushSink
     _ordered_sink_class = ThreadOrderedSink
+    _ordered_push_sink_class = ThreadOrderedPushSink
+    _push_subscription_class = ThreadPushSubscription
 
     def __init__(
         self, engine: Engine, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None
@@ -242,3 +251,5 @@ class EngineConnection(Connection):
         for sink in list(self._sinks.values()):
             if isinstance(sink, ThreadSubscription) and sink.worker is caller:
                 sink._runner = None
+            elif isinstance(sink, PushedToThreads) and sink.worker is caller:
+                sink.detached = True

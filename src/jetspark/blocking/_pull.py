@@ -14,6 +14,7 @@ asks the loop to report, once for however many are due: the machine itself is to
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from itertools import chain
 from operator import length_hint
@@ -25,8 +26,10 @@ from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.ordered import OrderedSink
 from jetspark.jetstream.pull import PullSink
 from jetspark.jetstream.push import PushSink
+from jetspark.jetstream.push_ordered import OrderedPushSink
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterable, Iterator
 
 # Where limits are in bytes, runs are cut into so many, to report in time.
@@ -86,6 +89,18 @@ class RunBuffer:
         """Let go of a run that is used up; another reader may have done so."""
         with contextlib.suppress(ValueError):
             self._runs.remove(run)
+
+    def trim(self, count: int) -> None:
+        """Throw the newest ``count`` messages away."""
+        while count > 0 and self._runs:
+            run = self._runs[-1]
+            cut = min(count, length_hint(run.left))
+            del run.items[len(run.items) - cut :]
+            run.end -= cut
+            self.appended -= cut
+            count -= cut
+            if count:
+                self._runs.pop()
 
     def take_all(self) -> list[Any]:
         """Everything at once, and so that no reader can get any of it meanwhile."""
@@ -147,11 +162,11 @@ class ReadByThreads(FlowSink):
 
     # In threads of user code
 
-    def parts(self) -> Iterator[Iterable[Any]]:
+    def parts(self, deadline: float | None = None) -> Iterator[Iterable[Any]]:
         """What is left of each run, one after the other; returns at the end of the consume."""
         buffer = self.runs
         while True:
-            run = self._next_run()
+            run = self._next_run(deadline)
             if run is None:
                 return
             yield run.left
@@ -171,19 +186,20 @@ class ReadByThreads(FlowSink):
             self._signal()
             del run, runs  # as above
 
-    def take(self) -> Any:
-        """The next message, None at the end."""
-        for part in self.parts():
+    def take(self, deadline: float | None = None) -> Any:
+        """The next message, None at the end; TimeoutError when there is none at ``deadline`` (monotonic)."""
+        for part in self.parts(deadline):
             for message in part:
                 return message
         return None
 
-    def _next_run(self) -> Run | None:
+    def _next_run(self, deadline: float | None = None) -> Run | None:
         """The run to read, waiting for it; None at the end."""
         owner = self.client.pid  # type: ignore[attr-defined]
         while True:
             if _process.pid != owner:
                 raise _process.forked(owner)
+            self._raise_due()
             # Looked at first: what arrived before the end must be handed out.
             done = self.done
             run = self.runs.first()
@@ -194,7 +210,12 @@ class ReadByThreads(FlowSink):
             # Whatever became of earlier signals: the machine must know that the buffer is empty.
             if self._taken_seen != self.runs.appended:
                 self._signal()
-            self.readers.wait(self._ready)
+            left = None if deadline is None else deadline - time.monotonic()
+            if not self.readers.wait(self._ready, left):
+                raise TimeoutError
+
+    def _raise_due(self) -> None:
+        """Raise what readers have to hear of before the next message."""
 
     def _ready(self) -> bool:
         return self.done or self.runs.first() is not None
@@ -209,11 +230,36 @@ class ThreadPullSink(ReadByThreads, PullSink):
     """A pull inbox that is read by threads."""
 
 
-class ThreadPushSink(ReadByThreads, PushSink):
-    """The same for push consumers."""
+class PushedToThreads(ReadByThreads):
+    """What push sinks that are read by threads have beside."""
+
+    trouble: deque[Any]
+    received: int
+    #: The thread that runs the callback, if there is one, and whether it is draining itself.
+    worker: threading.Thread | None = None
+    detached = False
 
     def _is_awaited(self) -> bool:
-        return bool(self.readers) or super()._is_awaited()
+        return bool(self.readers) or bool(self._waiters)
+
+    def _drop_newest(self, count: int) -> None:
+        self.runs.trim(count)
+
+    def _raise_due(self) -> None:
+        with contextlib.suppress(IndexError):  # another reader was faster
+            if self.trouble and self.received - len(self.runs) >= self.trouble[0][0]:
+                raise self.trouble.popleft()[1]
+
+    def _ready(self) -> bool:
+        return super()._ready() or bool(self.trouble)
+
+
+class ThreadPushSink(PushedToThreads, PushSink):
+    """The same for push consumers."""
+
+
+class ThreadOrderedPushSink(PushedToThreads, OrderedPushSink):
+    """The same for ordered push consumers."""
 
 
 class ThreadOrderedSink(ReadByThreads, OrderedSink):

@@ -15,6 +15,8 @@ from jetspark.blocking.ordered import OrderedConsumer
 from jetspark.blocking.publisher import Publisher, ThreadPublisher
 from jetspark.blocking.pull_subscribe import PullSubscription
 from jetspark.blocking.stream import Stream
+from jetspark.blocking.subscribe import PushSubscription
+from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES
 from jetspark.jetstream.consumer_config import ReplayPolicy
 from jetspark.jetstream.context import JetStream as AsyncJetStream
@@ -22,15 +24,18 @@ from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING
 from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
 from jetspark.jetstream.publisher import DEFAULT_WINDOW
+from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking.consume import Handler
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.account import AccountInfo
     from jetspark.jetstream.advisories import Advisory
+    from jetspark.jetstream.consume import ErrorListener
     from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.fast_flow import IngestGap
@@ -167,6 +172,61 @@ class JetStream(Facade[AsyncJetStream]):
             two_step=two_step,
         )
         return PullSubscription(self._engine, target)
+
+    @documented_by(
+        AsyncJetStream.subscribe,
+        note=(
+            "The callback runs in a thread of its own, ``on_error`` in another one, so both may block and\n"
+            "use the API."
+        ),
+    )
+    def subscribe(
+        self,
+        subject: str | None = None,
+        *,
+        queue: str = "",
+        stream: str | None = None,
+        durable: str | None = None,
+        consumer: str | None = None,
+        config: ConsumerConfig | None = None,
+        callback: Handler | None = None,
+        manual_ack: bool = False,
+        ordered: bool = False,
+        idle_heartbeat: float | timedelta | None = None,
+        flow_control: bool | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        alarm_factor: float = DEFAULT_ALARM_FACTOR,
+        pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
+        pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        on_error: ErrorListener | None = None,
+    ) -> PushSubscription:
+        check_plain("callback", callback)
+        check_plain("on_error", on_error)
+        errors = Courier(on_error, "error listener") if callable(on_error) else None
+        target = self._run(
+            self._target.subscribe,
+            subject,
+            queue=queue,
+            stream=stream,
+            durable=durable,
+            consumer=consumer,
+            config=config,
+            callback=callback,
+            manual_ack=manual_ack,
+            ordered=ordered,
+            idle_heartbeat=idle_heartbeat,
+            flow_control=flow_control,
+            deliver_policy=deliver_policy,
+            opt_start_seq=opt_start_seq,
+            opt_start_time=opt_start_time,
+            alarm_factor=alarm_factor,
+            pending_messages_limit=pending_messages_limit,
+            pending_bytes_limit=pending_bytes_limit,
+            on_error=on_error if errors is None else errors.put,
+        )
+        return PushSubscription(self._engine, target, errors)
 
     @documented_by(AsyncJetStream.delete_consumer)
     def delete_consumer(self, stream: str, consumer: str) -> None:

@@ -273,9 +273,9 @@ class JetStream:
         Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
         :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
         """
-        subscription = PushSubscription(
-            self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
-        )
+        # Threads have another kind.
+        kind: type[PushSubscription] = getattr(self._client, "_push_subscription_class", PushSubscription)
+        subscription = kind(self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error)
         options = PushOptions(
             alarm_factor=alarm_factor,
             pending_messages_limit=pending_messages_limit,

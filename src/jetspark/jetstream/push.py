@@ -165,13 +165,17 @@ class PushSink(FlowSink):
 
     def limit_to(self, count: int) -> None:
         """End after ``count`` messages in all since subscribing; what came beyond is dropped."""
-        excess = self.received - count
-        for _ in range(min(excess, len(self.buffer))):
-            self.buffer.pop()
-            self.received -= 1
+        excess = min(self.received - count, len(self.buffer))
+        if excess > 0:
+            self._drop_newest(excess)
+            self.received -= excess
         self._left = max(0, count - self.received)
         if not self._left:
             self._finish(None, discard=False)
+
+    def _drop_newest(self, count: int) -> None:
+        for _ in range(count):
+            self.buffer.pop()
 
     def drain(self) -> None:
         if self._draining is None and not self.done:
