@@ -192,8 +192,7 @@ async def test_an_idle_consume_learns_of_a_new_leader_at_once(cluster: Cluster) 
 
             await eventually(waits, 10)
             await nc.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker", timeout=10)
-            await eventually(lambda: bool(seen), 10)
-            assert isinstance(seen[0], LeadershipChanged)
+            await eventually(lambda: any(isinstance(error, LeadershipChanged) for error in seen), 10)
             await js.publish(f"{stream.name}.a", b"1")
             async with asyncio.timeout(10):
                 assert (await anext(messages)).data == b"1"
@@ -215,8 +214,8 @@ async def test_an_idle_consume_learns_of_a_shutdown_at_once(own_cluster: Cluster
 
             await eventually(waits, 10)
             await asyncio.to_thread(leader.terminate)
-            await eventually(lambda: bool(seen), 10)
-            assert isinstance(seen[0], ServerShutdown | LeadershipChanged)
+            # Before its first leader was elected it may have heard of that (503) too.
+            await eventually(lambda: any(isinstance(e, ServerShutdown | LeadershipChanged) for e in seen), 10)
             await js.publish(f"{stream.name}.a", b"1")
             async with asyncio.timeout(10):
                 assert (await anext(messages)).data == b"1"
