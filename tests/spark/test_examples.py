@@ -72,10 +72,16 @@ with Server() as server, blocking.connect(server.url) as nc:
 """
 
 
-def run(*command: str, cwd: Path | None = None) -> str:
+def run(folder: Path, *command: str) -> str:
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default"}
     done = subprocess.run(
-        [sys.executable, *command], env=env, cwd=cwd, capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, *command],
+        env=env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
     return done.stdout
@@ -85,8 +91,8 @@ def test_no_example_is_forgotten() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*EXPECTED, "declarative_pipeline"}
 
 
-def test_the_examples_run_and_say_what_they_should() -> None:
-    output = run("-c", RUN_ALL, *(str(FOLDER / f"{name}.py") for name in EXPECTED))
+def test_the_examples_run_and_say_what_they_should(tmp_path: Path) -> None:
+    output = run(tmp_path, "-c", RUN_ALL, *(str(FOLDER / f"{name}.py") for name in EXPECTED))
     parts = output.split("== ")[1:]
     assert len(parts) == len(EXPECTED)
     for (name, lines), part in zip(EXPECTED.items(), parts, strict=True):
@@ -95,15 +101,15 @@ def test_the_examples_run_and_say_what_they_should() -> None:
             assert line in part
 
 
-def test_the_declarative_pipeline_runs() -> None:
-    output = run(str(FOLDER / "declarative_pipeline.py"))
+def test_the_declarative_pipeline_runs(tmp_path: Path) -> None:
+    output = run(tmp_path, str(FOLDER / "declarative_pipeline.py"))
     assert "Run is COMPLETED" in output
     assert "large orders: ['large.100', 'large.101', 'large.102'] ..." in output
     assert "20 in all" in output
 
 
 def test_spark_connect_reads_and_writes(tmp_path: Path) -> None:
-    output = run("-c", CONNECT, str(tmp_path / "checkpoint"), cwd=tmp_path)
+    output = run(tmp_path, "-c", CONNECT, str(tmp_path / "checkpoint"))
     assert "read 50 1225" in output
     assert "written 50" in output
     assert "refused True" in output
