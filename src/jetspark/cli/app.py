@@ -1,5 +1,6 @@
 """The root of the command line: shared options, their place, and how a run ends."""
 
+import functools
 import os
 import sys
 import traceback
@@ -181,12 +182,18 @@ def root(
     )
 
 
+@functools.cache
+def _tree() -> Any:
+    # Building it reads every signature; once is enough for a process.
+    return get_command(app)
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if args is None else args)
     settings.use(Settings(debug="--debug" in words))
     try:
-        result = get_command(app).main(words, prog_name="jetspark", standalone_mode=False)
+        result = _tree().main(words, prog_name="jetspark", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130

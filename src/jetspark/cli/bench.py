@@ -13,7 +13,7 @@ from jetspark.cli.bench_report import Result, bars, micros, percentiles
 from jetspark.cli.commands import Json, command, group
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.output import bytes_text, number, seconds_text
-from jetspark.cli.settings import connection, current, run
+from jetspark.cli.settings import connection, current, find_stream, run
 from jetspark.cli.values import size as parse_size
 from jetspark.connecting import Connection
 from jetspark.connection import Subscription
@@ -230,7 +230,7 @@ def js_fetch(
 
 async def _reader(nc: Connection, stream: str, count: int, ack: bool) -> Consumer:
     js = nc.jetstream(timeout=current().timeout)
-    found = (await js.get_stream(stream)).cached_info
+    found = (await find_stream(js, stream)).cached_info
     if found.state.messages < count:
         raise CommandFailed(
             f"stream {stream} has {number(found.state.messages)} messages, fewer than a client should read\n"

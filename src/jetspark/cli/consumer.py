@@ -10,7 +10,7 @@ from jetspark.cli import consumer_options, output
 from jetspark.cli.commands import ConsumerName, Force, Json, StreamName, command, group
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.output import limit_text, number, seconds_text, time_text
-from jetspark.cli.settings import jetstream, run
+from jetspark.cli.settings import find_consumer, jetstream, run
 from jetspark.cli.stopping import stopped_by_signal
 from jetspark.cli.stream import show_changes
 from jetspark.cli.values import choice, duration, moment
@@ -73,7 +73,7 @@ def info(stream: StreamName, consumer: ConsumerName, json: Json = False) -> None
 
     async def work() -> ConsumerInfo:
         async with jetstream() as js:
-            return (await js.get_consumer(stream, consumer)).cached_info
+            return (await find_consumer(js, stream, consumer)).cached_info
 
     _show(run(work()), json)
 
@@ -127,7 +127,7 @@ def edit(
 
     async def work() -> ConsumerInfo | None:
         async with jetstream() as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             wanted = handle.config.replace(**fields)
             if not show_changes(handle.config.to_wire(), wanted.to_wire()):
                 output.notice("the consumer is like that already")
@@ -150,7 +150,7 @@ def rm(stream: StreamName, consumer: ConsumerName, force: Force = False, json: J
 
     async def work() -> None:
         async with jetstream() as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             output.confirm(f"Delete consumer {consumer} of {stream}?", force=force)
             await handle.delete()
 
@@ -182,7 +182,7 @@ def next_(
 
     async def work() -> int:
         async with jetstream() as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             got = 0
             async for message in handle.fetch(count, expires=seconds):
                 await _handle(message, mode, raw, json)
@@ -216,7 +216,7 @@ def sub(
 
     async def work() -> None:
         async with jetstream(listen=True) as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             async with stopped_by_signal() as stopped:
                 await _consume(handle, stopped)
 
@@ -257,7 +257,7 @@ def pause(
 
     async def work() -> ConsumerPause:
         async with jetstream() as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             output.confirm(f"Pause consumer {consumer} of {stream}?", force=force)
             return await handle.pause(when)
 
@@ -276,7 +276,7 @@ def resume(stream: StreamName, consumer: ConsumerName, json: Json = False) -> No
 
     async def work() -> ConsumerPause:
         async with jetstream() as js:
-            return await (await js.get_consumer(stream, consumer)).resume()
+            return await (await find_consumer(js, stream, consumer)).resume()
 
     state = run(work())
     if json:
@@ -299,7 +299,7 @@ def reset(
 
     async def work() -> ConsumerInfo:
         async with jetstream() as js:
-            handle = await js.get_consumer(stream, consumer)
+            handle = await find_consumer(js, stream, consumer)
             output.confirm(f"Reset consumer {consumer} of {stream}?", force=force)
             return await handle.reset(seq)
 

@@ -27,13 +27,20 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """The text of an error, at most two lines."""
-    from jetspark.jetstream.errors import ConsumerNotFound, JetStreamNotEnabled, StreamNotFound
+    from jetspark.jetstream.errors import (
+        ConsumerNotFound,
+        JetStreamNotEnabled,
+        MessageNotFound,
+        StreamNotFound,
+    )
 
     text = _text(error)
     if isinstance(error, StreamNotFound):
         return f"{text}\n'jetspark stream ls' lists the streams of this account"
     if isinstance(error, ConsumerNotFound):
         return f"{text}\n'jetspark consumer ls STREAM' lists the consumers"
+    if isinstance(error, MessageNotFound):
+        return f"{text}\n'jetspark stream info STREAM' shows its first and last sequence"
     if isinstance(error, NoServersAvailable):
         return f"{text}\nstart one with 'jetspark server', or name another with --server or --context"
     if isinstance(error, AuthorizationError):
@@ -56,6 +63,8 @@ def _text(error: BaseException) -> str:
         return f"{reason}\n{complaint}" if complaint else reason
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, UsageError | CommandFailed):
+        return str(error)
     if isinstance(error, JetsparkError):
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return lines[0] if len(lines) == 1 else "; ".join(line.strip() for line in lines if line.strip())

@@ -141,7 +141,9 @@ def seconds_text(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     if seconds < 1:
-        return f"{seconds * 1000:.3g}ms" if seconds else "0s"
+        if seconds < 1e-3:
+            return f"{seconds * 1e6:.3g}us" if seconds else "0s"
+        return f"{seconds * 1000:.3g}ms"
     if seconds < 60:
         return f"{seconds:.3g}s"
     whole = int(seconds)

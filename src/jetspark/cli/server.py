@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,10 @@ from jetspark.cli import local, output
 from jetspark.cli.commands import Json, command
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.stopping import SIGNALS
-from jetspark.server import Cluster, Server
-from jetspark.server.errors import ServerStartError
+
+# jetspark.server is imported where it is used: it brings an HTTP client, which no other command needs.
+if TYPE_CHECKING:
+    from jetspark.server import Cluster, Server
 
 DEFAULT_PORT = 4222
 _POLL = 0.1
@@ -100,7 +102,9 @@ def server(
 
 def _server(
     host: str, port: int | None, http_port: int | None, store: Path | None, websocket: bool, config: str
-) -> Server:
+) -> "Server":
+    from jetspark.server import Server, ServerStartError
+
     def make(wanted: int | None) -> Server:
         return Server(
             host=host, port=wanted, http_port=http_port, store_dir=store, websocket=websocket, config=config
@@ -124,7 +128,9 @@ def _server(
         return make(None)
 
 
-def _cluster(size: int, host: str, store: Path | None, config: str) -> Cluster:
+def _cluster(size: int, host: str, store: Path | None, config: str) -> "Cluster":
+    from jetspark.server import Cluster, Server
+
     cluster = Cluster(size, config=config)
     # The cluster's own members have temporary stores; these are the same with the place asked for.
     cluster.servers[:] = [
@@ -140,7 +146,7 @@ def _cluster(size: int, host: str, store: Path | None, config: str) -> Cluster:
     return cluster.start()
 
 
-def _announce(servers: list[Server], store: Path | None, websocket: bool, json: bool) -> None:
+def _announce(servers: "list[Server]", store: Path | None, websocket: bool, json: bool) -> None:
     if json:
         output.print_json_line(
             {
@@ -188,7 +194,7 @@ def _stop_event() -> Iterator[threading.Event]:
             signal.signal(number, previous)
 
 
-def _watch(servers: list[Server], stop: threading.Event, verbose: bool) -> None:
+def _watch(servers: "list[Server]", stop: threading.Event, verbose: bool) -> None:
     """Until told to stop. A server that ends by itself ends the command."""
     with contextlib.ExitStack() as closing:
         logs: list[tuple[str, IO[str]]] = []
@@ -200,6 +206,8 @@ def _watch(servers: list[Server], stop: threading.Event, verbose: bool) -> None:
             _print_logs(logs)
             for server in servers:
                 if not server.running:
+                    from jetspark.server import ServerStartError
+
                     raise ServerStartError(f"server {server.name!r} ended by itself", server.log())
         _print_logs(logs)
 

@@ -21,12 +21,13 @@ from jetspark.cli.output import notice
 from jetspark.connecting import connect
 from jetspark.connection import events
 from jetspark.connection.contexts import selected_context
+from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from jetspark.connecting import Connection
-    from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream import Consumer, JetStream, Stream
 
 T = TypeVar("T")
 
@@ -124,6 +125,26 @@ async def jetstream(*, listen: bool = False) -> AsyncIterator[JetStream]:
         yield nc.jetstream(
             domain=_current.js_domain, api_prefix=_current.js_api_prefix, timeout=_current.timeout
         )
+
+
+async def find_stream(js: JetStream, name: str) -> Stream:
+    """The stream, or an error that names it; the server's own does not."""
+    try:
+        return await js.get_stream(name)
+    except StreamNotFound:
+        raise CommandFailed(f"no stream {name!r} here\n'jetspark stream ls' lists what there is") from None
+
+
+async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
+    """The consumer, or an error that names what is missing."""
+    try:
+        return await js.get_consumer(stream, name)
+    except StreamNotFound:
+        raise CommandFailed(f"no stream {stream!r} here\n'jetspark stream ls' lists what there is") from None
+    except ConsumerNotFound:
+        raise CommandFailed(
+            f"no consumer {name!r} on stream {stream!r}\n'jetspark consumer ls {stream}' lists them"
+        ) from None
 
 
 def _tell(event: object) -> None:

@@ -10,7 +10,7 @@ from jetspark.cli import output, stream_options, transfer
 from jetspark.cli.commands import Force, Json, StreamName, command, group
 from jetspark.cli.errors import UsageError
 from jetspark.cli.output import ago_text, bytes_text, limit_text, number, seconds_text, time_text
-from jetspark.cli.settings import jetstream, run
+from jetspark.cli.settings import find_stream, jetstream, run
 from jetspark.cli.values import moment
 from jetspark.jetstream import StoredMsg, StreamInfo
 
@@ -62,7 +62,7 @@ def info(stream: StreamName, json: Json = False) -> None:
 
     async def work() -> StreamInfo:
         async with jetstream() as js:
-            return (await js.get_stream(stream)).cached_info
+            return (await find_stream(js, stream)).cached_info
 
     _show(run(work()), json)
 
@@ -79,7 +79,7 @@ def subjects(
 
     async def work() -> dict[str, int]:
         async with jetstream() as js:
-            found = await (await js.get_stream(stream)).info(subjects_filter=filter)
+            found = await (await find_stream(js, stream)).info(subjects_filter=filter)
             return found.state.subjects or {}
 
     counts = run(work())
@@ -137,7 +137,7 @@ def edit(
 
     async def work() -> StreamInfo | None:
         async with jetstream() as js:
-            handle = await js.get_stream(stream)
+            handle = await find_stream(js, stream)
             wanted = handle.config.replace(**fields)
             differences = show_changes(handle.config.to_wire(), wanted.to_wire())
             if not differences:
@@ -169,7 +169,7 @@ def rm(stream: StreamName, force: Force = False, json: Json = False) -> None:
 
     async def work() -> None:
         async with jetstream() as js:
-            handle = await js.get_stream(stream)
+            handle = await find_stream(js, stream)
             messages = number(handle.cached_info.state.messages)
             output.confirm(f"Delete stream {stream} with {messages} messages?", force=force)
             await handle.delete()
@@ -196,7 +196,7 @@ def purge(
 
     async def work() -> int:
         async with jetstream() as js:
-            handle = await js.get_stream(stream)
+            handle = await find_stream(js, stream)
             output.confirm(f"Remove messages from stream {stream}?", force=force)
             return await handle.purge(subject=subject, seq=seq, keep=keep)
 
@@ -219,7 +219,7 @@ def rmm(
 
     async def work() -> None:
         async with jetstream() as js:
-            handle = await js.get_stream(stream)
+            handle = await find_stream(js, stream)
             output.confirm(f"Delete message {seq} of stream {stream}?", force=force)
             await handle.delete_msg(seq, secure=secure)
 
@@ -249,7 +249,7 @@ def get(
 
     async def work() -> StoredMsg:
         async with jetstream() as js:
-            return await (await js.get_stream(stream)).get_msg(seq, last_by_subject=last_for)
+            return await (await find_stream(js, stream)).get_msg(seq, last_by_subject=last_for)
 
     message = run(work())
     if raw:
@@ -284,7 +284,7 @@ def view(
 
     async def work() -> None:
         async with jetstream() as js:
-            handle = await js.get_stream(stream)
+            handle = await find_stream(js, stream)
             limit = None if all or asks else page
             shown = 0
             batch = min(page, 1000) if asks else 1000

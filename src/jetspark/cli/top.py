@@ -16,7 +16,7 @@ import typer
 from jetspark.cli import output
 from jetspark.cli.commands import Json, command
 from jetspark.cli.errors import UsageError
-from jetspark.cli.settings import connection, current, run
+from jetspark.cli.settings import connection, current, find_stream, run
 from jetspark.cli.stopping import stopped_by_signal
 from jetspark.cli.top_view import SORTS, Sample, View, lines, ordered, rows
 from jetspark.cli.values import choice, duration
@@ -87,7 +87,7 @@ async def _top(view: View, interval: float, names: list[str], once: bool, json: 
 
 async def _sample(js: JetStream, names: list[str]) -> Sample:
     if names:
-        infos = [(await js.get_stream(name)).cached_info for name in names]
+        infos = [(await find_stream(js, name)).cached_info for name in names]
     else:
         infos = [info async for info in js.list_streams()]
     consumers = []

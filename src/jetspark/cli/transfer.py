@@ -19,7 +19,7 @@ import msgspec
 
 from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed, UsageError
-from jetspark.cli.settings import jetstream
+from jetspark.cli.settings import find_stream, jetstream
 from jetspark.jetstream import Expect, RetentionPolicy, StoredMsg, StreamConfig, Timestamp
 from jetspark.jetstream.errors import StreamNotFound
 from jetspark.wire.headers import Headers
@@ -148,7 +148,7 @@ async def copy(
         _arrow()
     began = time.monotonic()
     async with jetstream() as js:
-        stream = await js.get_stream(name)
+        stream = await find_stream(js, name)
         info = stream.cached_info
         head = {
             "jetspark_export": VERSION,

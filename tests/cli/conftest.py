@@ -1,0 +1,57 @@
+"""The command line against the worker's server, with a home of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from cli_runner import Ran, Terminal, environment, inside, process
+from helpers import unique
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jetspark.server import Server
+
+
+class Run(Protocol):
+    def __call__(self, *args: str, stdin: bytes = b"") -> Ran: ...
+
+
+class Open(Protocol):
+    def __call__(self, *args: str, columns: int = 80, rows: int = 24) -> Terminal: ...
+
+
+@pytest.fixture
+def env(tmp_path: Path, server: Server) -> dict[str, str]:
+    """An environment that names the worker's server."""
+    return environment(tmp_path, NATS_URL=server.url)
+
+
+@pytest.fixture
+def cli(env: dict[str, str]) -> Run:
+    """Runs a command in this process."""
+    return lambda *args, stdin=b"": inside(env, *args, stdin=stdin)
+
+
+@pytest.fixture
+def script(env: dict[str, str]) -> Run:
+    """Runs the installed script in pipes."""
+    return lambda *args, stdin=b"": process(env, *args, stdin=stdin)
+
+
+@pytest.fixture
+def terminal(env: dict[str, str]) -> Open:
+    """Runs the installed script in a terminal."""
+    return lambda *args, columns=80, rows=24: Terminal(env, *args, columns=columns, rows=rows)
+
+
+@pytest.fixture
+def stream(cli: Run) -> str:
+    """A stream of its own that captures ``NAME.>``, with three messages."""
+    name = unique("CLI")
+    assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
+    sent = cli("pub", f"{name}.eu", "order {{Count}}", "--count", "3", "--js", "-H", "No: {{Count}}")
+    assert sent.code == 0, sent.err
+    return name
