@@ -11,9 +11,12 @@ from pyspark.errors import AnalysisException, PythonException
 from helpers import unique
 from jetspark import RetentionPolicy, blocking
 from jetspark.spark import register
+from jetspark.spark.options import Moment
 from jetspark.spark.planning import Range
+from jetspark.spark.positions import resolve
 from jetspark.spark.range_reader import RangeReader
 from jetspark.spark.schema import SCHEMA, arrow_schema
+from jetspark.spark.source_options import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +96,16 @@ def test_where_to_start_and_to_end(box: Box) -> None:
     assert box.sequences(name, startingPosition=f'{{"{name}": 9}}') == [9, 10]
     assert box.sequences(name, endingSequence=1000) == list(range(1, 11))
     assert box.sequences(name, startingSequence=1000) == []
+    # Times between, before and after messages, with some of them deleted.
+    stream = box.js.get_stream(name)
+    times = {number: stream.get_msg(number).timestamp for number in range(1, 11)}
+    for number in (1, 5, 6):
+        stream.delete_msg(number)
+    js, info = box.js, stream.info()
+    for number, expected in ((1, 2), (4, 4), (5, 7), (7, 7), (10, 10)):
+        assert resolve(js, info, Position(moment=Moment(at=times[number]))) == expected
+    assert resolve(js, info, Position(moment=Moment(seconds_ago=-3600.0))) == 11
+    assert list(stream.consumer_names()) == []
 
 
 def test_last_per_subject(box: Box) -> None:
@@ -147,6 +160,8 @@ def test_work_queues_are_read_without_consuming_them(box: Box) -> None:
     row = box.read(name, subjects=f"{name}.h").collect()[0]
     assert (row.sequence, row.headers, row.subject) == (26, {"A": ["1", "2"]}, f"{name}.h")
     assert box.sequences(name, startingPosition="last-per-subject") == [25, 26]
+    middle = box.js.get_stream(name).get_msg(20).timestamp.to_rfc3339()
+    assert box.sequences(name, startingTime=middle, endingTime="2100-01-01") == list(range(20, 27))
     assert box.js.get_stream(name).cached_info.state.messages == 26
     closed = box.make(messages=1, retention=RetentionPolicy.WORK_QUEUE, allow_direct=False)
     with pytest.raises(PythonException, match=r"is a work queue.*update the stream with allow_direct=true"):

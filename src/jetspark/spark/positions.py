@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError
+from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from jetspark.jetstream.stream_config import RetentionPolicy
 from jetspark.spark.data_loss import compacts, first_sequence, identity, removed, report
 from jetspark.spark.planning import Range
 from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions
@@ -58,13 +61,36 @@ def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
     if position.moment is None:
         return first_sequence(info)
     # The server's clock, because it is the one that stamped the messages.
-    now = info.ts or datetime.now(UTC)
-    try:
-        stream = js.get_stream(info.config.name)
-        return stream.get_msg(start_time=position.moment.resolve(now)).sequence
-    except MessageNotFound:
-        # 'latest' as it was before we asked: what has come since is behind it.
-        return latest
+    return _sequence_at(js, info, position.moment.resolve(info.ts or datetime.now(UTC)))
+
+
+def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
+    """The first sequence at or after a time, ``last + 1`` when there is none.
+
+    A consumer is asked where it would begin: the stream's leader answers that. A direct get may be answered
+    by a replica that is behind, and the messages it does not have yet would be skipped.
+    """
+    name = info.config.name
+    if info.config.retention == RetentionPolicy.WORK_QUEUE:
+        # Refuses such consumers.
+        try:
+            return js.get_stream(name).get_msg(start_time=time).sequence
+        except MessageNotFound:
+            # 'latest' as it was before we asked: what has come since is behind it.
+            return info.state.last_seq + 1
+    config = ConsumerConfig(
+        description="jetspark: finds the sequence of a time",
+        ack_policy=AckPolicy.NONE,
+        deliver_policy=DeliverPolicy.BY_START_TIME,
+        opt_start_time=time,
+        mem_storage=True,
+        num_replicas=1,
+        inactive_threshold=5.0,
+    )
+    consumer = js.create_consumer(name, config)
+    with contextlib.suppress(JetsparkError):
+        consumer.delete()
+    return consumer.cached_info.delivered.stream_seq + 1
 
 
 def begins_earliest(positions: Positions, stream: str) -> bool:
