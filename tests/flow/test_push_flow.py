@@ -215,6 +215,34 @@ def test_flow_control_of_a_broken_connection_is_void_and_asked_again_by_heartbea
     assert flow.on_status(heartbeat(1, stalled="fc.1"), NOW) == (SendFlowControl("fc.1"),)
 
 
+def test_the_next_answer_tells_at_which_message_it_is_due() -> None:
+    flow = started()
+    assert flow.next_answer is None
+    flow.on_messages(3, 1, 3, 3, NOW)
+    flow.on_status(flow_control("fc.1"), NOW)
+    flow.on_messages(2, 4, 5, 5, NOW)
+    flow.on_status(flow_control("fc.2"), NOW)
+    assert flow.next_answer == 3
+    assert flow.on_processed(3, NOW) == (SendFlowControl("fc.1"),)
+    assert flow.next_answer == 5
+    flow.on_disconnect(NOW)
+    assert flow.next_answer is None
+
+
+def test_a_new_consumer_counts_from_one_and_what_the_old_one_asked_is_void() -> None:
+    flow = started(idle_heartbeat=2.0, first_sequence=1)
+    flow.on_messages(3, 1, 3, 3, NOW)
+    flow.on_status(flow_control("fc.1"), NOW)
+    flow.on_disconnect(NOW + 1)
+    assert flow.on_new_consumer(NOW + 2) == ()
+    assert flow.next_deadline() == NOW + 8.0
+    assert flow.on_messages(2, 1, 2, 5, NOW + 2) == ()
+    assert flow.on_status(flow_control("fc.1"), NOW + 2) == ()
+    # Behind what the old one had brought, too.
+    assert flow.on_processed(4, NOW + 2) == ()
+    assert flow.on_processed(1, NOW + 2) == (SendFlowControl("fc.1"),)
+
+
 # --- statuses ------------------------------------------------------------------------------------------
 
 

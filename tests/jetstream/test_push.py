@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from jetspark.server import Server
 
 NONE = ConsumerConfig(ack_policy=AckPolicy.NONE)
+COUNT = int(os.environ.get("JETSPARK_PUSH_MESSAGES", "50000"))
 
 
 async def take(sub: PushSubscription, count: int) -> list[Message]:
@@ -431,24 +433,33 @@ async def test_a_request_that_was_lost_is_answered_from_the_stalled_heartbeat(
     await sub.unsubscribe()
 
 
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.timeout(90 + COUNT / 1_000)
 async def test_a_slow_handler_neither_loses_nor_reorders_and_memory_stays_flat(
     js: jetspark.JetStream,
 ) -> None:
     """The full form: JETSPARK_PUSH_MESSAGES=1000000."""
-    count, size = int(os.environ.get("JETSPARK_PUSH_MESSAGES", "50000")), 2_048
+    count, size = COUNT, 2_048
     stream = await fill_large(js, count, size)
+    before, largest = resident(), 0
     expected, most, done = 0, 0, asyncio.Event()
     wrong: list[tuple[int, int]] = []
     errors = Errors()
 
     async def slow(message: Message) -> None:
-        nonlocal expected, most
+        nonlocal expected, most, largest
         if int(message.data) != expected:
             wrong.append((expected, int(message.data)))
         expected += 1
         most = max(most, sub.pending)
         if expected % 100 == 0:
             await asyncio.sleep(0.001)
+        if expected % 1_000 == 0:
+            largest = max(largest, resident())
         if expected == count:
             done.set()
 
@@ -468,6 +479,7 @@ async def test_a_slow_handler_neither_loses_nor_reorders_and_memory_stays_flat(
     assert (wrong, errors, sub.dropped, sub.pending) == ([], [], 0, 0)
     # The server stops at its window, whatever the number of messages.
     assert 10 < most <= WINDOW // size
+    assert largest - before < 4 * WINDOW
     await sub.unsubscribe()
     await stream.delete()
 

@@ -62,7 +62,7 @@ class PushOptions:
     stop_after: int | None = None
     #: Whether errors that the server sends wait for the reader (else they are warnings).
     raises: bool = False
-    # In so many pieces a sixteenth each, threads report what they have taken.
+    # As in PullOptions: threads report what they have taken whenever it is a sixteenth of this.
     max_messages: int | None = None
     buffer_messages: int = 2048
 

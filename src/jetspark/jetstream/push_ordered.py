@@ -79,16 +79,18 @@ class OrderedPushSink(PushSink):
         self._perform(self.flow.on_new_consumer(self._now()))
         held, self._held = self._held, []
         for items, nbytes in held:
-            self.deliver(items, nbytes)
+            if self.serial != self._ordered.serial or self._ordered.state is not OrderedState.ACTIVE:
+                break  # a hole among them: the rest is of a consumer that is given up
+            super().deliver(items, nbytes)
         self._arm()
 
     # What the connection calls
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         state = self._ordered.state
-        if state is OrderedState.ACTIVE and not self._held:
+        if state is OrderedState.ACTIVE and self.serial == self._ordered.serial:
             super().deliver(items, nbytes)
-        elif state is OrderedState.CREATING or self._held:
+        elif state in (OrderedState.CREATING, OrderedState.ACTIVE):
             self._held.append((items, nbytes))
 
     def link_lost(self, error: JetsparkError) -> None:
