@@ -163,6 +163,10 @@ def test_work_queues_are_read_without_consuming_them(box: Box) -> None:
     middle = box.js.get_stream(name).get_msg(20).timestamp.to_rfc3339()
     assert box.sequences(name, startingTime=middle, endingTime="2100-01-01") == list(range(20, 27))
     assert box.js.get_stream(name).cached_info.state.messages == 26
+    for sequence in (8, 9, 21, 22, 24, 25, 26):
+        box.js.get_stream(name).delete_msg(sequence)
+    assert box.sequences(name, minPartitions=6) == [*range(1, 8), *range(10, 21), 23]
+    assert box.sequences(name, subjects=f"{name}.other") == []
     closed = box.make(messages=1, retention=RetentionPolicy.WORK_QUEUE, allow_direct=False)
     with pytest.raises(PythonException, match=r"is a work queue.*update the stream with allow_direct=true"):
         box.read(closed).collect()

@@ -60,6 +60,7 @@ PATIENCE = 60.0
 _BATCH_BYTES = 32 * 1_048_576
 _BUFFER_BYTES = 64 * 1_048_576
 _DIRECT_BATCH = 1000
+_REREADS = 3
 
 
 class RangeInterrupted(JetsparkError):
@@ -258,6 +259,7 @@ class RangeReader:
             )
         position = wanted.begin
         patience = _Patience()
+        rereads = 0
         while position < wanted.end:
             before = position
             try:
@@ -266,7 +268,13 @@ class RangeReader:
                     self._check_gap(stream, wanted, first_gap(sequences, position))
                     position = sequences[-1].as_py() + 1
                     yield from self._cut(batch)
-                break
+                if wanted.last_per_subject or not _more_on_leader(stream, position, wanted.end):
+                    break
+                # With a filter these may be messages of other subjects, so this ends.
+                rereads += 1
+                if wanted.subjects and rereads > _REREADS:
+                    break
+                patience.lost(position > before, _behind(wanted, position))
             except PASSING as error:
                 if wanted.last_per_subject and position > before:
                     raise  # what was the last of its subject may have changed since
@@ -294,6 +302,27 @@ class RangeReader:
                 rows, size = [], 0
         if rows:
             yield stored_batch(rows, columns)
+
+
+def _more_on_leader(stream: Stream, position: int, end: int) -> bool:
+    """Whether the leader has messages of the range behind those that a direct get found.
+
+    Any replica may answer a direct get, and one that is behind ends too early.
+    """
+    if position >= end:
+        return False
+    state = stream.info(deleted_details=True).state
+    deleted = set(state.deleted or ())
+    return any(
+        one not in deleted for one in range(max(position, state.first_seq), min(end, state.last_seq + 1))
+    )
+
+
+def _behind(wanted: Range, position: int) -> RangeInterrupted:
+    return RangeInterrupted(
+        f"stream {wanted.stream!r}: direct get ends before sequence {position}, though there are messages "
+        f"up to {wanted.end - 1}: a replica is behind and does not catch up; look at the cluster's health"
+    )
 
 
 def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:
