@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from helpers import unique
 from jetspark import StreamConfig, blocking
+from jetspark.spark import connections
 from jetspark.spark.options import OptionError
 from jetspark.spark.rows import SinkColumns
 from jetspark.spark.sink_options import parse_sink
-from jetspark.spark.sink_target import NotExactlyOnce, UnfitStream, check_stream, inspect_target
+from jetspark.spark.sink_target import NotExactlyOnce, Target, UnfitStream, check_stream, inspect_target
+from jetspark.spark.sink_task import write_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,6 +237,26 @@ def test_a_short_duplicate_window_is_a_warning_or_a_refusal(
         {**out.options, "requireExactlyOnce": "true", "requiredDuplicateWindow": "10 seconds"}, streaming=True
     )
     assert inspect_target(js, enough, ROW).stream == out.name
+    js.delete_stream(out.name)
+
+
+def test_a_stream_that_only_the_acks_tell_of_is_looked_at_once(
+    server: Server, js: blocking.JetStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = Out(server, js, duplicate_window=10)
+    options = parse_sink({"servers": server.url}, streaming=True)
+    batch = pa.record_batch(
+        [pa.array([f"{out.prefix}.x"] * 3), pa.array([b"1", b"2", b"2"])], names=["subject", "data"]
+    )
+    with caplog.at_level(logging.WARNING):
+        first = write_task([batch, batch], options, ROW, Target(), partition=0, origin="q-1")
+        again = write_task([batch, batch], options, ROW, Target(), partition=0, origin="q-1")
+    assert (first.rows, first.acked, first.duplicates, first.bytes) == (6, 6, 0, 6)
+    assert (again.rows, again.acked, again.duplicates) == (6, 6, 6)
+    assert first.streams == {out.name}
+    assert caplog.text.count("for 10 s only (duplicate_window)") == 1
+    assert out.stream.info().state.messages == 6
+    connections.close(options.connection)
     js.delete_stream(out.name)
 
 
