@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -56,7 +57,7 @@ class Publisher:
 
     def __init__(self, js: blocking.JetStream, messages: int) -> None:
         self._js, self._messages = js, messages
-        self._allowed = 0
+        self._allowed = self._done = 0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="publisher")
         self._thread.start()
@@ -71,15 +72,14 @@ class Publisher:
         self._thread.join()
 
     def _run(self) -> None:
-        done = 0
         with self._js.publisher() as publisher:
-            while done < self._messages:
+            while self._done < self._messages:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._allowed > done)
-                for number in range(done, min(done + 250, self._allowed)):
+                    self._changed.wait_for(lambda: self._allowed > self._done)
+                for number in range(self._done, min(self._done + 250, self._allowed)):
                     body = json.dumps({"n": number, "key": number % KEYS}).encode()
                     publisher.publish(f"in.{number % 7}", body, msg_id=str(number))
-                    done = number + 1
+                    self._done = number + 1
                 publisher.flush()
                 time.sleep(0.05)  # a pace, not a synchronisation: many micro-batches instead of one
 
@@ -260,7 +260,7 @@ def _check(js: blocking.JetStream, said: str, messages: int, control: bool, outc
         if not history or history[-1] != (len(numbers), sum(numbers)):
             outcome.problems.append(f"totals of {key}: {history[-1:]}, wanted {len(numbers)}, {sum(numbers)}")
         # A replayed micro-batch that wrote other totals, or the same again, would show here.
-        if any(after[0] <= before[0] for before, after in zip(history, history[1:], strict=False)):
+        if any(after[0] <= before[0] for before, after in itertools.pairwise(history)):
             outcome.problems.append(f"totals of {key} do not grow: {history}")
 
 
@@ -280,8 +280,8 @@ def main() -> int:
         say=lambda text: print(text, flush=True),
     )
     print(
-        f"{sum(outcome.kills.values())} kills ({dict(outcome.kills)}), {outcome.inside} inside a micro-batch, "
-        f"{arguments.messages} messages, {outcome.seconds:.0f} s, seed {outcome.seed}"
+        f"{sum(outcome.kills.values())} kills ({dict(outcome.kills)}), {outcome.inside} inside a "
+        f"micro-batch, {arguments.messages} messages, {outcome.seconds:.0f} s, seed {outcome.seed}"
     )
     if outcome.control_duplicates is not None:
         print(f"without message ids {outcome.control_duplicates} messages were stored twice")

@@ -6,8 +6,8 @@
 - ``control`` (with ``--control``): as ``copy``, but without message ids, so at least once only. It shows what
   the kills would have done.
 
-`python exactly_once_job.py URL FOLDER [--control] [--finish]`. Without ``--finish`` it runs until it is killed;
-with it, until all messages that are there are through, and then it says what is in the table.
+`python exactly_once_job.py URL FOLDER [--control] [--finish]`. Without ``--finish`` it runs until it is
+killed; with it, until all messages that are there are through, and then it says what is in the table.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
 
 from jetspark.spark import decode_json, read_stream, write_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
 
 
 def main() -> None:
