@@ -1,34 +1,32 @@
-"""Push consumers on the real server: acks, heartbeats, gaps, flow control, statuses, order (ADR-15)."""
+"""Push consumers on the real server (ADR-15): acks, heartbeats, gaps, flow control and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import fill, make, make_filled, numbers
+from consuming import fill, make, numbers
 from helpers import eventually, unique
-from jetspark import AckPolicy, ConsumerConfig, PushSubscription, StorageType, Stream
-from jetspark.errors import InvalidArgument, JetsparkError, PermissionViolationError, RequestTimeout
+from jetspark import ConsumerConfig, PushSubscription
+from jetspark.errors import (
+    InvalidArgument,
+    PermissionViolationError,
+    RequestTimeout,
+)
 from jetspark.events import CallbackFailed, ConsumerDisturbed, SlowConsumer
-from jetspark.jetstream.ack_reply import NotJetStreamMessage
 from jetspark.jetstream.consume import HandlerFailed
 from jetspark.jetstream.consume_errors import (
-    ConsumerDeleted,
     ConsumerGap,
     MissedHeartbeat,
-    NoConsumerResponders,
-    OrderedReset,
-    StatusError,
-    UnexpectedStatus,
 )
-from jetspark.jetstream.subscribe_checks import ConsumerInUse
 from lossy_proxy import LossyProxy
+from pushing import NONE, Errors, fill_large, lose_one, send_status, take
 from recorder import Recorder
 
 if TYPE_CHECKING:
@@ -38,28 +36,14 @@ if TYPE_CHECKING:
     from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
-NONE = ConsumerConfig(ack_policy=AckPolicy.NONE)
+
 COUNT = int(os.environ.get("JETSPARK_PUSH_MESSAGES", "50000"))
 
 
-async def take(sub: PushSubscription, count: int) -> list[Message]:
-    return [await sub.next(timeout=10) for _ in range(count)]
-
-
-class Errors(list[JetsparkError]):
-    """An error listener; ``of`` waits for an error of a kind."""
-
-    def __call__(self, error: JetsparkError) -> None:
-        self.append(error)
-
-    async def of(self, kind: type[JetsparkError], count: int = 1) -> list[Any]:
-        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count, timeout=10)
-        return [error for error in self if isinstance(error, kind)]
-
-
-def send_status(nc: jetspark.Connection, subject: str, line: bytes, reply: str = "") -> None:
-    """Publish a status message, as the server does."""
-    nc._pub(subject, b"", reply, b"NATS/1.0 " + line + b"\r\n\r\n")
+@pytest_asyncio.fixture
+async def lossy(server: Server) -> AsyncIterator[tuple[LossyProxy, jetspark.JetStream]]:
+    async with LossyProxy(server) as proxy, jetspark.connect(proxy.url) as nc:
+        yield proxy, nc.jetstream()
 
 
 # --- taking messages -----------------------------------------------------------------------------------
@@ -275,21 +259,6 @@ async def test_the_factor_must_leave_room_for_one_late_heartbeat(
 # --- gaps ----------------------------------------------------------------------------------------------
 
 
-@pytest_asyncio.fixture
-async def lossy(server: Server) -> AsyncIterator[tuple[LossyProxy, jetspark.JetStream]]:
-    async with LossyProxy(server) as proxy, jetspark.connect(proxy.url) as nc:
-        yield proxy, nc.jetstream()
-
-
-async def lose_one(proxy: LossyProxy, js: jetspark.JetStream, sub: PushSubscription, body: bytes) -> None:
-    """Publish a message that the server sends and the subscription never gets."""
-    lost = proxy.swallowed
-    proxy.swallow_down = True
-    await js.publish(sub.subject, body)
-    await eventually(lambda: proxy.swallowed > lost)
-    proxy.swallow_down = False
-
-
 async def test_a_lost_message_is_noticed_by_the_next_one(
     js: jetspark.JetStream, lossy: tuple[LossyProxy, jetspark.JetStream]
 ) -> None:
@@ -347,14 +316,6 @@ async def test_redeliveries_are_no_gap(js: jetspark.JetStream) -> None:
 
 WINDOW = 32 * 1_048_576
 """What the server sends ahead at most."""
-
-
-async def fill_large(js: jetspark.JetStream, count: int, size: int) -> Stream:
-    stream = await make(js, storage=StorageType.FILE)
-    async with js.publisher() as publisher:
-        for number in range(count):
-            await publisher.publish(f"{stream.name}.a", b"%d" % number + b" " * (size - len(str(number))))
-    return stream
 
 
 async def test_flow_control_is_answered_at_its_place_in_the_buffer_and_once(
@@ -528,304 +489,3 @@ async def test_limits_must_not_be_negative(js: jetspark.JetStream) -> None:
     with pytest.raises(InvalidArgument) as caught:
         await js.subscribe(f"{stream.name}.a", pending_bytes_limit=-1)
     assert caught.value.field == "pending_bytes_limit"
-
-
-# --- statuses ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        (b"409 Something New", UnexpectedStatus),
-        (b"503", NoConsumerResponders),
-        (b"777 Whatever", UnexpectedStatus),
-    ],
-)
-async def test_errors_are_raised_at_their_place_and_the_subscription_stays(
-    js: jetspark.JetStream, nc: jetspark.Connection, line: bytes, kind: type[StatusError]
-) -> None:
-    stream = await make(js)
-    await fill(js, stream, 2)
-    async with await js.subscribe(f"{stream.name}.a") as sub:
-        await eventually(lambda: sub.pending == 2)
-        send_status(nc, sub.deliver_subject, line)
-        await nc.flush()
-        await fill(js, stream, 1, start=2)
-        await eventually(lambda: sub.pending == 3)
-        assert numbers(await take(sub, 2)) == [0, 1]
-        with pytest.raises(kind) as caught:
-            await sub.next()
-        assert caught.value.code == int(line[:3])
-        assert numbers(await take(sub, 1)) == [2]
-
-
-async def test_with_a_callback_errors_go_to_the_listener(
-    js: jetspark.JetStream, nc: jetspark.Connection
-) -> None:
-    stream, errors, got = await make(js), Errors(), []
-    sub = await js.subscribe(f"{stream.name}.a", callback=got.append, on_error=errors)
-    send_status(nc, sub.deliver_subject, b"409 Something New")
-    (error,) = await errors.of(UnexpectedStatus)
-    assert error.description == "Something New"
-    assert got == []
-    await sub.unsubscribe()
-
-
-async def test_deletion_as_told_by_a_status_ends_it(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
-    stream = await make(js)
-    await fill(js, stream, 1)
-    async with await js.subscribe(f"{stream.name}.a") as sub:
-        await eventually(lambda: sub.pending == 1)
-        send_status(nc, sub.deliver_subject, b"409 Consumer Deleted")
-        assert numbers(await take(sub, 1)) == [0]
-        with pytest.raises(ConsumerDeleted):
-            await sub.next()
-        assert sub.closed
-        assert [message async for message in sub] == []
-
-
-async def test_unknown_information_is_ignored(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
-    stream = await make(js)
-    async with await js.subscribe(f"{stream.name}.a") as sub:
-        send_status(nc, sub.deliver_subject, b"101 News")
-        await nc.flush()
-        await fill(js, stream, 1)
-        assert numbers(await take(sub, 1)) == [0]
-
-
-async def test_a_stored_message_with_a_status_line_is_a_message(
-    js: jetspark.JetStream, nc: jetspark.Connection
-) -> None:
-    stream = await make(js)
-    send_status(nc, f"{stream.name}.a", b"409 Consumer Deleted")
-    await fill(js, stream, 1)
-    async with await js.subscribe(f"{stream.name}.a") as sub:
-        first, second = await take(sub, 2)
-        assert (first.data, first.metadata.sequence.stream, second.data) == (b"", 1, b"0")
-
-
-async def test_what_others_publish_to_the_deliver_subject_is_no_message(
-    js: jetspark.JetStream, nc: jetspark.Connection
-) -> None:
-    stream = await make(js)
-    async with await js.subscribe(f"{stream.name}.a") as sub:
-        await nc.publish(sub.deliver_subject, b"hello", reply="somebody")
-        await nc.flush()
-        await fill(js, stream, 1)
-        with pytest.raises(NotJetStreamMessage, match="somebody"):
-            await sub.next()
-        assert numbers(await take(sub, 1)) == [0]
-
-
-# --- reconnects ----------------------------------------------------------------------------------------
-
-
-async def test_it_survives_a_reconnect(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
-    stream = await make(js)
-    async with await js.subscribe(f"{stream.name}.a", idle_heartbeat=1.0, flow_control=True) as sub:
-        await fill(js, stream, 3)
-        assert numbers(await take(sub, 3)) == [0, 1, 2]
-        await nc.force_reconnect()
-        await fill(js, stream, 3, start=3)
-        assert numbers(await take(sub, 3)) == [3, 4, 5]
-
-
-async def test_a_durable_survives_a_restart_of_the_server(own_server: Server) -> None:
-    async with jetspark.connect(own_server.url) as nc:
-        js = nc.jetstream()
-        stream = await make(js, storage=StorageType.FILE)
-        await fill(js, stream, 2)
-        sub = await js.subscribe(f"{stream.name}.a", durable="d", idle_heartbeat=0.5, flow_control=True)
-        for message in await take(sub, 2):
-            await message.ack_sync()
-        await asyncio.to_thread(own_server.restart)
-        await eventually(lambda: nc.is_connected, timeout=20)
-        await fill(js, stream, 2, start=2)
-        assert numbers(await take(sub, 2)) == [2, 3]
-        await sub.unsubscribe()
-
-
-# --- consume -------------------------------------------------------------------------------------------
-
-
-async def test_consume_reads_from_a_push_consumer_and_leaves_it(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(
-        js, 50, deliver_subject=unique("deliver"), idle_heartbeat=1.0, flow_control=True
-    )
-    async with consumer.consume(stop_after=20) as messages:
-        got = [message async for message in messages]
-    assert numbers(got) == list(range(20))
-    for message in got:
-        await message.ack()
-    assert (await eventually(lambda: floor_at(consumer, 20))).config == consumer.config
-
-
-async def floor_at(consumer: jetspark.Consumer, floor: int) -> Any:
-    info = await consumer.info()
-    return info if info.ack_floor.stream_seq == floor else None
-
-
-async def test_consume_batches_and_callbacks(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 100, deliver_subject=unique("deliver"), ack_policy=AckPolicy.NONE)
-    got: list[int] = []
-    async with consumer.consume(batches=True) as batches:
-        async for batch in batches:
-            got += numbers(batch)
-            if len(got) == 100:
-                break
-    assert got == list(range(100))
-    await js._client.flush()
-    await fill(js, await js.get_stream(consumer.stream_name), 40, start=100)
-    got.clear()
-    async with consumer.consume(callback=lambda m: got.append(int(m.data)), concurrency=3) as running:
-        await eventually(lambda: len(got) == 40)
-        await running.drain()
-        await running.wait()
-    assert sorted(got) == list(range(100, 140))
-
-
-async def test_a_deliver_group_is_consumed_by_several(js: jetspark.JetStream) -> None:
-    stream, consumer = await make_filled(js, 0, deliver_subject=unique("deliver"), deliver_group="g")
-    got: list[list[int]] = [[], []]
-    async with (
-        consumer.consume(callback=lambda m: got[0].append(int(m.data))),
-        consumer.consume(callback=lambda m: got[1].append(int(m.data))),
-    ):
-        await fill(js, stream, 100)
-        await eventually(lambda: len(got[0]) + len(got[1]) == 100)
-    assert sorted(got[0] + got[1]) == list(range(100))
-    assert got[0]
-    assert got[1]
-
-
-async def test_a_push_consumer_without_a_group_is_consumed_by_one(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 1, deliver_subject=unique("deliver"))
-    async with consumer.consume() as messages:
-        assert numbers([await anext(messages)]) == [0]
-        with pytest.raises(ConsumerInUse):
-            async with consumer.consume():
-                pass
-
-
-@pytest.mark.parametrize(
-    "option",
-    [{"max_messages": 5}, {"max_bytes": 5}, {"expires": 5.0}, {"idle_heartbeat": 1.0}, {"group": "g"}],
-)
-async def test_pull_options_are_refused_for_a_push_consumer(
-    js: jetspark.JetStream, option: dict[str, Any]
-) -> None:
-    _, consumer = await make_filled(js, 0, deliver_subject=unique("deliver"))
-    with pytest.raises(InvalidArgument, match="pull consumers") as caught:
-        consumer.consume(**option)
-    assert caught.value.field == next(iter(option))
-
-
-async def test_warnings_of_a_push_consume_go_to_its_listener(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 0, deliver_subject=unique("deliver"), idle_heartbeat=0.1)
-    errors = Errors()
-    async with consumer.consume(on_error=errors):
-        await consumer.delete()
-        assert await errors.of(MissedHeartbeat)
-
-
-# --- ordered -------------------------------------------------------------------------------------------
-
-
-async def test_an_ordered_subscription_reads_everything_in_order(js: jetspark.JetStream) -> None:
-    stream = await make(js)
-    await fill(js, stream, 5_000)
-    sub = await js.subscribe(f"{stream.name}.a", ordered=True)
-    config = sub.cached_info.config
-    assert (config.ack_policy, config.flow_control, config.idle_heartbeat) == (AckPolicy.NONE, True, 5.0)
-    assert (config.mem_storage, config.num_replicas, config.max_deliver) == (True, 1, 1)
-    assert numbers(await take(sub, 5_000)) == list(range(5_000))
-    await sub.unsubscribe()
-    assert [name async for name in js.consumer_names(stream.name)] == []
-
-
-async def test_an_ordered_subscription_starts_where_it_is_told(js: jetspark.JetStream) -> None:
-    stream = await make(js)
-    await fill(js, stream, 10)
-    async with await js.subscribe(f"{stream.name}.a", ordered=True, opt_start_seq=8) as sub:
-        assert numbers(await take(sub, 3)) == [7, 8, 9]
-    async with await js.subscribe(f"{stream.name}.a", ordered=True, deliver_policy="last") as sub:
-        assert numbers(await take(sub, 1)) == [9]
-
-
-async def test_mistakes_of_an_ordered_subscription_show_at_once(js: jetspark.JetStream) -> None:
-    stream = await make(js)
-    before = len(js._client._sinks)
-    with pytest.raises(InvalidArgument, match="ordered=True"):
-        await js.subscribe(f"{stream.name}.a", ordered=True, queue="q")
-    with pytest.raises(JetsparkError):
-        await js.subscribe("elsewhere", stream=unique("no"), ordered=True)
-    assert len(js._client._sinks) == before
-
-
-@pytest.mark.parametrize("trouble", ["deleted", "reconnect", "gap", "silence"])
-async def test_an_ordered_subscription_goes_on_whatever_happens(
-    js: jetspark.JetStream, lossy: tuple[LossyProxy, jetspark.JetStream], trouble: str
-) -> None:
-    proxy, lossy_js = lossy
-    stream, errors = await make(js), Errors()
-    await fill(js, stream, 10)
-    sub = await lossy_js.subscribe(f"{stream.name}.a", ordered=True, idle_heartbeat=0.3, on_error=errors)
-    first = sub.consumer_name
-    got = numbers(await take(sub, 10))
-    if trouble == "deleted":
-        await js.delete_consumer(stream.name, first)
-    elif trouble == "reconnect":
-        await lossy_js._client.force_reconnect()
-    elif trouble == "gap":
-        await lose_one(proxy, js, sub, b"10")
-    else:
-        proxy.swallow_down = True
-        await errors.of(MissedHeartbeat)
-        proxy.swallow_down = False
-    await fill(js, stream, 10, start=11 if trouble == "gap" else 10)
-    got += numbers(await take(sub, 11 if trouble == "gap" else 10))
-    assert got == list(range(len(got)))
-    assert await errors.of(OrderedReset)
-    assert sub.consumer_name != first
-    await sub.unsubscribe()
-    await eventually(lambda: no_consumers(js, stream.name))
-
-
-async def no_consumers(js: jetspark.JetStream, stream: str) -> bool:
-    return [name async for name in js.consumer_names(stream)] == []
-
-
-async def test_an_ordered_subscription_survives_a_restart_of_the_server(own_server: Server) -> None:
-    async with jetspark.connect(own_server.url) as nc:
-        js = nc.jetstream()
-        stream = await make(js, storage=StorageType.FILE)
-        await fill(js, stream, 5)
-        got: list[int] = []
-        sub = await js.subscribe(f"{stream.name}.a", ordered=True, callback=lambda m: got.append(int(m.data)))
-        await eventually(lambda: len(got) == 5)
-        await asyncio.to_thread(own_server.restart)
-        await eventually(lambda: nc.is_connected, timeout=20)
-        await fill(js, stream, 5, start=5)
-        await eventually(lambda: len(got) == 10, timeout=20)
-        assert got == list(range(10))
-        await sub.unsubscribe()
-
-
-async def test_an_ordered_subscription_with_a_slow_reader_is_paced_by_flow_control(
-    js: jetspark.JetStream,
-) -> None:
-    stream = await fill_large(js, 600, 16_384)
-    async with await js.subscribe(f"{stream.name}.a", ordered=True, idle_heartbeat=0.2) as sub:
-        await eventually(lambda: sub._started.flow.next_answer)
-        assert sub.pending < 600
-        assert numbers(await take(sub, 600)) == list(range(600))
-
-
-async def test_draining_an_ordered_subscription(js: jetspark.JetStream) -> None:
-    stream = await make(js)
-    await fill(js, stream, 5)
-    sub = await js.subscribe(f"{stream.name}.a", ordered=True)
-    await eventually(lambda: sub.pending == 5)
-    await sub.drain()
-    assert numbers([message async for message in sub]) == [0, 1, 2, 3, 4]
-    await eventually(lambda: no_consumers(js, stream.name))

@@ -1,0 +1,59 @@
+"""What tests of push consumers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jetspark
+from consuming import make
+from helpers import eventually
+from jetspark import AckPolicy, ConsumerConfig, PushSubscription, StorageType, Stream
+from jetspark.errors import JetsparkError
+
+if TYPE_CHECKING:
+    from jetspark.jetstream.message import Message
+    from lossy_proxy import LossyProxy
+
+
+NONE = ConsumerConfig(ack_policy=AckPolicy.NONE)
+
+
+async def take(sub: PushSubscription, count: int) -> list[Message]:
+    return [await sub.next(timeout=10) for _ in range(count)]
+
+
+class Errors(list[JetsparkError]):
+    """An error listener; ``of`` waits for an error of a kind."""
+
+    def __call__(self, error: JetsparkError) -> None:
+        self.append(error)
+
+    async def of(self, kind: type[JetsparkError], count: int = 1) -> list[Any]:
+        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count, timeout=10)
+        return [error for error in self if isinstance(error, kind)]
+
+
+def send_status(nc: jetspark.Connection, subject: str, line: bytes, reply: str = "") -> None:
+    """Publish a status message, as the server does."""
+    nc._pub(subject, b"", reply, b"NATS/1.0 " + line + b"\r\n\r\n")
+
+
+async def lose_one(proxy: LossyProxy, js: jetspark.JetStream, sub: PushSubscription, body: bytes) -> None:
+    """Publish a message that the server sends and the subscription never gets."""
+    lost = proxy.swallowed
+    proxy.swallow_down = True
+    await js.publish(sub.subject, body)
+    await eventually(lambda: proxy.swallowed > lost)
+    proxy.swallow_down = False
+
+
+async def fill_large(js: jetspark.JetStream, count: int, size: int) -> Stream:
+    stream = await make(js, storage=StorageType.FILE)
+    async with js.publisher() as publisher:
+        for number in range(count):
+            await publisher.publish(f"{stream.name}.a", b"%d" % number + b" " * (size - len(str(number))))
+    return stream
+
+
+async def no_consumers(js: jetspark.JetStream, stream: str) -> bool:
+    return [name async for name in js.consumer_names(stream)] == []
