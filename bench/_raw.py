@@ -142,10 +142,11 @@ def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: in
     conn.send(b"UNSUB 7\r\n")
 
 
-def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int) -> None:
+def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int, recent: int = 1024) -> None:
     """Receives messages first..last of an ack-none pull consumer, looking at nothing but the newest tail.
 
-    The last message is recognised by the sequences in its reply subject, searched in the last bytes only.
+    The last message is recognised by the sequences in its reply subject, searched in the last bytes only:
+    `recent` of them, which must be more than a message.
     """
     mark = b".1.%d.%d." % (last, last)
     conn.pull(stream, consumer, "_INBOX.raw.pull", last - first + 1)
@@ -153,7 +154,6 @@ def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int)
     buffer = bytearray(CHUNK)
     view = memoryview(buffer)
     carry = b""
-    recent = 1024
     while True:
         got = sock.recv_into(buffer)
         if not got:
