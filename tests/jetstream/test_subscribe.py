@@ -324,11 +324,15 @@ async def test_members_that_start_at_the_same_time_all_get_in(server: Server) ->
         await nc.close()
 
 
-async def test_a_durable_raced_for_without_a_queue_has_one_winner(server: Server) -> None:
+@pytest.mark.parametrize("deliver", [None, "chosen"])
+async def test_a_durable_raced_for_without_a_queue_has_one_winner(
+    server: Server, deliver: str | None
+) -> None:
+    config = ConsumerConfig(deliver_subject=deliver and unique(deliver))
     connections = [await jetspark.connect(server.url) for _ in range(5)]
     stream = await make(connections[0].jetstream())
     results = await asyncio.gather(
-        *(nc.jetstream().subscribe(f"{stream.name}.a", durable="d") for nc in connections),
+        *(nc.jetstream().subscribe(f"{stream.name}.a", durable="d", config=config) for nc in connections),
         return_exceptions=True,
     )
     winners = [result for result in results if isinstance(result, PushSubscription)]

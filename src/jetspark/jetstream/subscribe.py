@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.events import CallbackFailed, ConsumerDeleteFailed, ConsumerDisturbed
+from jetspark.connection.nuid import next_nuid
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError, RequestTimeout
 from jetspark.jetstream.consume import HandlerFailed
 from jetspark.jetstream.consume_errors import ConsumeError
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jetspark")
 
+#: Metadata of consumers made with a deliver subject of the user's choice: who made it.
+CREATOR = "jetspark.creator"
 # How many callbacks run before the event loop gets a turn to read, write and answer PINGs.
 _CALLBACKS_A_TURN = 512
 
@@ -430,6 +433,10 @@ async def subscribe(
     config = wish.config
     if not config.deliver_subject:
         config = config.replace(deliver_subject=js._client.new_inbox())
+    elif wish.name is not None:
+        # Creating a consumer that exists with the very same config succeeds, so without an inbox to tell
+        # them apart two that race would both think that they made it.
+        config = config.replace(metadata={**(config.metadata or {}), CREATOR: next_nuid()})
     validate_consumer_config(config)
     sink = _new_sink(subscription, config, options, first_sequence=1)
     sink.start()
