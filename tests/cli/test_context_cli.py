@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import nkeys
 import pytest
 
 from cli_runner import environment, inside
+from jetspark.server import ServerTLS
+from jwt_mint import Key
+from pki import PKI
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,3 +134,31 @@ def test_a_domain_that_is_not_there(cli: Run) -> None:
     ran = cli("stream", "ls", "--js-domain", "nowhere", "--timeout", "1s")
     assert ran.code == 1
     assert len(ran.err.splitlines()) <= 2
+
+
+def test_tls_and_nkeys(tmp_path: Path, start_server: Any) -> None:
+    pki = PKI(tmp_path / "pki")
+    key = Key(nkeys.PREFIX_BYTE_USER)
+    seed = tmp_path / "user.nk"
+    seed.write_text(key.seed)
+    server: Server = start_server(
+        tls=ServerTLS(cert=pki.server.cert, key=pki.server.key, ca=pki.ca, verify=True),
+        config=f"authorization {{ users: [{{ nkey: {key.public} }}] }}",
+    )
+    env = environment(tmp_path, NATS_URL=server.url)
+    flags = {
+        "--tlsca": str(pki.ca),
+        "--tlscert": str(pki.client.cert),
+        "--tlskey": str(pki.client.key),
+        "--nkey": str(seed),
+    }
+    everything = [word for pair in flags.items() for word in pair]
+    assert inside(env, "rtt", "1", *everything).code == 0
+    variables = dict(zip(("NATS_CA", "NATS_CERT", "NATS_KEY", "NATS_NKEY"), flags.values(), strict=True))
+    assert inside({**env, **variables}, "rtt", "1").code == 0
+    untrusted = inside(env, "rtt", "1", *everything[2:])
+    assert untrusted.code == 1
+    assert "give the authority with --tlsca" in untrusted.err
+    stranger = inside(env, "rtt", "1", *everything[:-2])
+    assert stranger.code == 1
+    assert key.seed not in stranger.err

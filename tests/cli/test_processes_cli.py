@@ -36,45 +36,53 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 COMMANDS = leaves(get_command(app))
 
 # Beside those that other tests run as processes.
-LINES = [
-    "stream ls --json",
-    "stream info S --json",
-    "stream subjects S --json",
-    "stream edit S --max-msgs 100 --force --json",
-    "stream get S 1 --json",
-    "stream copy S FILE --json",
-    "stream rmm S 1 --force --json",
-    "consumer add S c --json",
-    "consumer ls S --json",
-    "consumer info S c --json",
-    "consumer edit S c --max-deliver 3 --force --json",
-    "consumer next S c --json",
-    "consumer pause S c 1h --force --json",
-    "consumer resume S c --json",
-    "consumer reset S c --force --json",
-    "consumer rm S c --force --json",
-    "stream purge S --force --json",
-    "stream restore FILE --json",
-    "stream rm S --force --json",
-    "pub core x --json",
-    "account info --json",
-    "rtt 1 --json",
-    "context ls --json",
-    "bench pub b --msgs 10 --json",
-    "bench pubsub b --msgs 10 --json",
-    "bench js pub BSUBJECT --create --stream B --msgs 10 --json",
-    "bench js consume --stream B --msgs 10 --json",
-    "bench js fetch --stream B --msgs 10 --json",
-]
+CHAINS = {
+    "streams": [
+        "stream ls --json",
+        "stream info S --json",
+        "stream subjects S --json",
+        "stream edit S --max-msgs 100 --force --json",
+        "stream get S 1 --json",
+    ],
+    "export": [
+        "stream copy S FILE --json",
+        "stream rmm S 1 --force --json",
+        "stream purge S --force --json",
+        "stream restore FILE --json",
+        "stream rm S --force --json",
+    ],
+    "consumers": [
+        "consumer add S c --json",
+        "consumer ls S --json",
+        "consumer info S c --json",
+        "consumer edit S c --max-deliver 3 --force --json",
+        "consumer next S c --json",
+    ],
+    "pauses": [
+        "consumer add S c --json",
+        "consumer pause S c 1h --force --json",
+        "consumer resume S c --json",
+        "consumer reset S c --force --json",
+        "consumer rm S c --force --json",
+    ],
+    "others": ["pub core x --json", "account info --json", "rtt 1 --json", "context ls --json"],
+    "bench": ["bench pub b --msgs 10 --json", "bench pubsub b --msgs 10 --json"],
+    "bench js": [
+        "bench js pub BSUBJECT --create --stream B --msgs 10 --json",
+        "bench js consume --stream B --msgs 10 --json",
+        "bench js fetch --stream B --msgs 10 --json",
+    ],
+}
+LINES = [line for chain in CHAINS.values() for line in chain]
 
 
-def test_each_command_as_a_process_prints_json_alone(script: Run, cli: Run, tmp_path: Path) -> None:
-    name, bench = unique("PROC"), unique("PB")
-    made = script("stream", "add", name, "--subjects", f"{name}.>", "--json")
-    assert json.loads(made.out)["config"]["name"] == name
-    assert cli("pub", f"{name}.a", "x", "--count", "3", "--js").code == 0
-    places = {"S": name, "B": bench, "FILE": str(tmp_path / "out.jsonl"), "BSUBJECT": bench.lower()}
-    for line in LINES:
+@pytest.mark.parametrize("chain", CHAINS)
+def test_each_command_as_a_process_prints_json_alone(
+    script: Run, stream: str, tmp_path: Path, chain: str
+) -> None:
+    bench = unique("PB")
+    places = {"S": stream, "B": bench, "FILE": str(tmp_path / "out.jsonl"), "BSUBJECT": bench.lower()}
+    for line in CHAINS[chain]:
         ran = script(*(places.get(word, word) for word in line.split()))
         assert ran.code == 0, (line, ran)
         assert "\x1b" not in ran.out + ran.err
@@ -94,6 +102,8 @@ def test_the_rest_as_processes(env: dict[str, str], script: Run, tmp_path: Path)
     folder = tmp_path / "config" / "nats" / "context"
     folder.mkdir(parents=True)
     (folder / "dev.json").write_text('{"url": "nats://127.0.0.1:1"}')
+    name = unique("PROC")
+    assert script("stream", "add", name, "--subjects", name, "--json").json["config"]["name"] == name
     assert script("context", "select", "dev", "--json").json["selected"] is True
     assert script("context", "show", "--json").json["name"] == "dev"
     missing = script("req", unique("nobody"), "x", "--timeout", "1s")

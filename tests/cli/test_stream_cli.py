@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import unique
+from helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Open, Run
+    from jetspark.server import Server
 
 
 def test_ls_as_columns_names_and_json(cli: Run, stream: str) -> None:
@@ -258,3 +260,44 @@ def test_a_terminal_gets_frames_and_questions(cli: Run, terminal: Open, stream: 
         shown.press("y\n")
         assert shown.end().code == 0
     assert cli("stream", "info", stream).code == 1
+
+
+def test_ids_that_came_twice_are_restored_twice(cli: Run, tmp_path: Path) -> None:
+    name = unique("TWICE")
+    # A window so short that the second of the two is stored as well.
+    cli("stream", "add", name, "--subjects", name, "--dupe-window", "100ms")
+
+    def stored(body: str) -> bool:
+        sent = cli("pub", name, body, "--js", "--msg-id", "same", "--json")
+        return not sent.json["acks"][0]["duplicate"]
+
+    assert stored("one")
+    eventually_sync(lambda: stored("two"))
+    wide = ("--dupe-window", "2m", "--force")
+    assert cli("stream", "edit", name, *wide).code == 0
+    file = tmp_path / "twice.jsonl"
+    cli("stream", "copy", name, str(file))
+    cli("stream", "rm", name, "--force")
+    assert cli("stream", "restore", str(file), "--json").json["duplicates"] == 0
+    assert [one["data"] for one in cli("stream", "view", name, "--json").lines] == ["one", "two"]
+
+
+def test_odd_bytes_of_others_break_nothing(
+    cli: Run, server: Server, terminal: Open, stream: str, tmp_path: Path
+) -> None:
+    block = b"NATS/1.0\r\nOdd: \xff\x1b[31m\r\n\r\n"
+    body = b"\x1b[31mhi"
+    with socket.create_connection((server.host, server.port)) as plain:
+        plain.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        head = b"HPUB %s.odd %d %d\r\n" % (stream.encode(), len(block), len(block) + len(body))
+        plain.sendall(head + block + body + b"\r\n")
+        eventually_sync(lambda: cli("stream", "info", stream, "--json").json["state"]["messages"] == 4)
+    assert cli("stream", "get", stream, "4", "--json").json["headers"]["Odd"] == ["\ufffd\x1b[31m"]
+    assert "Odd: \\udcff" in cli("stream", "get", stream, "4").out
+    for kind in ("jsonl", "parquet"):
+        assert cli("stream", "copy", stream, str(tmp_path / f"o.{kind}"), "--json").json["messages"] == 4
+    with terminal("stream", "get", stream, "4") as shown:
+        assert shown.end().code == 0
+    # Colours of a message stay letters: nobody paints another's terminal.
+    assert "\\x1b[31mhi" in shown.raw
+    assert "\x1b[31m" not in shown.raw

@@ -1,6 +1,7 @@
 """The root of the command line: shared options, their place, and how a run ends."""
 
 import functools
+import io
 import os
 import sys
 import traceback
@@ -192,6 +193,10 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if args is None else args)
     settings.use(Settings(debug="--debug" in words))
+    for target in (sys.stdout, sys.stderr):
+        if isinstance(target, io.TextIOWrapper):
+            # Names and headers of others may hold what no encoding can: shown as escapes, no reason to fail.
+            target.reconfigure(errors="backslashreplace")
     try:
         result = _tree().main(words, prog_name="jetspark", standalone_mode=False)
         sys.stdout.flush()

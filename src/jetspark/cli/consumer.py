@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from jetspark.cli import consumer_options, output
+from jetspark.cli.asking import confirm
 from jetspark.cli.commands import ConsumerName, Force, Json, StreamName, command, group
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.output import limit_text, number, seconds_text, time_text
@@ -136,7 +137,7 @@ def edit(
                 if json:
                     output.print_json(wanted.to_wire())
                 return None
-            output.confirm(f"Change consumer {consumer} of {stream}?", force=force)
+            await confirm(f"Change consumer {consumer} of {stream}?", force=force)
             return (await js.update_consumer(stream, wanted)).cached_info
 
     changed = run(work())
@@ -151,7 +152,7 @@ def rm(stream: StreamName, consumer: ConsumerName, force: Force = False, json: J
     async def work() -> None:
         async with jetstream() as js:
             handle = await find_consumer(js, stream, consumer)
-            output.confirm(f"Delete consumer {consumer} of {stream}?", force=force)
+            await confirm(f"Delete consumer {consumer} of {stream}?", force=force)
             await handle.delete()
 
     run(work())
@@ -258,7 +259,7 @@ def pause(
     async def work() -> ConsumerPause:
         async with jetstream() as js:
             handle = await find_consumer(js, stream, consumer)
-            output.confirm(f"Pause consumer {consumer} of {stream}?", force=force)
+            await confirm(f"Pause consumer {consumer} of {stream}?", force=force)
             return await handle.pause(when)
 
     state = run(work())
@@ -300,7 +301,7 @@ def reset(
     async def work() -> ConsumerInfo:
         async with jetstream() as js:
             handle = await find_consumer(js, stream, consumer)
-            output.confirm(f"Reset consumer {consumer} of {stream}?", force=force)
+            await confirm(f"Reset consumer {consumer} of {stream}?", force=force)
             return await handle.reset(seq)
 
     _show(run(work()), json)
@@ -320,7 +321,7 @@ async def _handle(message: Message, mode: str, raw: bool, json: bool) -> None:
             f", {number(metadata.num_pending)} pending{again}"
         )
         for name, value in message.headers.items():
-            output.line(f"  {name}: {value}")
+            output.line(output.safe(f"  {name}: {value}"))
         output.line(output.data_text(message.data))
         output.line()
     if mode == "ack":
@@ -340,14 +341,14 @@ def message_fields(message: Message) -> dict[str, Any]:
         "stream": metadata.stream,
         "seq": metadata.sequence.stream,
         "time": metadata.timestamp.to_rfc3339(),
-        "subject": message.subject,
+        "subject": output.clean(message.subject),
         "consumer": metadata.consumer,
         "consumer_seq": metadata.sequence.consumer,
         "num_delivered": metadata.num_delivered,
         "num_pending": metadata.num_pending,
     }
     if message.headers:
-        fields["headers"] = message.headers.to_dict()
+        fields["headers"] = output.header_fields(message.headers)
     return fields | output.data_fields(message.data)
 
 

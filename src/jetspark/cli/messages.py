@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,9 +101,10 @@ def pub(
     plan = _Plan(subject, headers("--header", header or ()), msg_id, templates)
     plan.check(bodies)
     began = time.monotonic()
-    sent, size, acks = run(
-        _publish_js(plan, bodies, interval, quiet) if js else _publish(plan, bodies, interval, reply, quiet)
-    )
+    if js:
+        sent, size, acks = run(_publish_js(plan, bodies, interval, quiet, keep=json))
+    else:
+        sent, size, acks = run(_publish(plan, bodies, interval, reply, quiet))
     took = time.monotonic() - began
     if json:
         report: dict[str, Any] = {"published": sent, "bytes": size, "seconds": round(took, 3)}
@@ -230,13 +232,14 @@ async def _publish(plan: _Plan, bodies: _Bodies, interval: float, reply: str | N
     return sent, size, []
 
 
-async def _publish_js(plan: _Plan, bodies: _Bodies, interval: float, quiet: bool) -> Sent:
+async def _publish_js(plan: _Plan, bodies: _Bodies, interval: float, quiet: bool, *, keep: bool) -> Sent:
+    """``keep``: return every ack, not the last alone."""
     sent = size = 0
     async with jetstream() as js:
         if bodies.total == 1:
             subject, data, fields, msg_id = plan.message(next(iter(bodies)), 1)
             return 1, len(data), [await js.publish(subject, data, headers=fields, msg_id=msg_id)]
-        futures = []
+        futures: deque[asyncio.Future[PubAck]] = deque(maxlen=None if keep else 1)
         with _bar(bodies, quiet) as advance:
             async with js.publisher(ack_timeout=max(current().timeout, 5.0)) as publisher:
                 async for body in _paced(bodies, interval):
@@ -351,11 +354,11 @@ class _Show:
             output.raw(message.data)
             return
         if self._json:
-            fields: dict[str, Any] = {"subject": message.subject}
+            fields: dict[str, Any] = {"subject": output.clean(message.subject)}
             if message.reply:
                 fields["reply"] = message.reply
             if message.headers:
-                fields["headers"] = message.headers.to_dict()
+                fields["headers"] = output.header_fields(message.headers)
             output.print_json_line(fields | (output.data_fields(message.data) if self._bodies else {}) | more)
             return
         reply = f", reply {message.reply}" if message.reply else ""
@@ -382,7 +385,7 @@ class _Show:
     def _text(self, head: str, message: Any) -> None:
         output.line(head)
         for name, value in message.headers.items():
-            output.line(f"  {name}: {value}")
+            output.line(output.safe(f"  {name}: {value}"))
         if self._bodies:
             output.line(output.data_text(message.data))
         output.line()
@@ -393,11 +396,12 @@ async def _print_all(
     subs: list[Subscription], show: _Show, count: int | None, patience: float | None
 ) -> None:
     """Messages of all subscriptions in one order, until the count is reached or time is up."""
-    arrived: asyncio.Queue[Msg] = asyncio.Queue()
+    # Bounded: what is printed too slowly waits in the subscription, whose limits tell of it.
+    arrived: asyncio.Queue[Msg] = asyncio.Queue(1000)
 
     async def pump(source: Subscription) -> None:
         async for message in source:
-            arrived.put_nowait(message)
+            await arrived.put(message)
 
     pumps = [asyncio.create_task(pump(source)) for source in subs]
     try:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jetspark.cli.errors import UsageError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
+
+    from jetspark.wire.headers import Headers
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -167,7 +167,28 @@ def ago_text(when: datetime | None) -> str:
 
 def data_text(data: bytes) -> str:
     """A body as text; what is not UTF-8 is shown as escapes."""
-    return data.decode("utf-8", "backslashreplace")
+    return safe(data.decode("utf-8", "backslashreplace"))
+
+
+def safe(text: str) -> str:
+    """Text of others. On a terminal its control characters are shown, not obeyed."""
+    if text.isprintable() or not is_terminal():
+        return text
+
+    def shown(char: str) -> str:
+        return char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+
+    return "".join(map(shown, text))
+
+
+def clean(text: str) -> str:
+    """Text that JSON can hold: bytes of a header or subject that are no UTF-8 become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def header_fields(headers: Headers) -> dict[str, list[str]]:
+    """Headers in JSON."""
+    return {clean(name): [clean(value) for value in values] for name, values in headers.to_dict().items()}
 
 
 def data_fields(data: bytes) -> dict[str, str]:
@@ -189,20 +210,6 @@ def raw(data: bytes, end: bytes = b"\n") -> None:
     else:
         out.write(data + end)
         out.flush()
-
-
-def confirm(question: str, *, force: bool) -> None:
-    """Ask before something is lost. Where nobody can answer, --force is the answer."""
-    if force:
-        return
-    if not (sys.stdin.isatty() and is_terminal(stderr=True)):
-        raise UsageError(f"{question} Nobody can answer here: add --force")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        from jetspark.cli.errors import CommandFailed
-
-        raise CommandFailed("not confirmed; nothing was changed")
 
 
 @contextmanager

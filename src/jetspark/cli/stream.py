@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from jetspark.cli import output, stream_options, transfer
+from jetspark.cli.asking import ask, can_ask, confirm
 from jetspark.cli.commands import Force, Json, StreamName, command, group
 from jetspark.cli.errors import UsageError
 from jetspark.cli.output import ago_text, bytes_text, limit_text, number, seconds_text, time_text
@@ -147,7 +148,7 @@ def edit(
                 if json:
                     output.print_json(wanted.to_wire())
                 return None
-            output.confirm(f"Change stream {stream}?", force=force)
+            await confirm(f"Change stream {stream}?", force=force)
             return (await js.update_stream(wanted)).cached_info
 
     changed = run(work())
@@ -171,7 +172,7 @@ def rm(stream: StreamName, force: Force = False, json: Json = False) -> None:
         async with jetstream() as js:
             handle = await find_stream(js, stream)
             messages = number(handle.cached_info.state.messages)
-            output.confirm(f"Delete stream {stream} with {messages} messages?", force=force)
+            await confirm(f"Delete stream {stream} with {messages} messages?", force=force)
             await handle.delete()
 
     run(work())
@@ -197,7 +198,7 @@ def purge(
     async def work() -> int:
         async with jetstream() as js:
             handle = await find_stream(js, stream)
-            output.confirm(f"Remove messages from stream {stream}?", force=force)
+            await confirm(f"Remove messages from stream {stream}?", force=force)
             return await handle.purge(subject=subject, seq=seq, keep=keep)
 
     purged = run(work())
@@ -220,7 +221,7 @@ def rmm(
     async def work() -> None:
         async with jetstream() as js:
             handle = await find_stream(js, stream)
-            output.confirm(f"Delete message {seq} of stream {stream}?", force=force)
+            await confirm(f"Delete message {seq} of stream {stream}?", force=force)
             await handle.delete_msg(seq, secure=secure)
 
     run(work())
@@ -280,7 +281,7 @@ def view(
     In a pipe one page is printed, or with --all everything.
     """
     start = None if since is None else moment("--since", since, past=True)
-    asks = not all and not json and sys.stdin.isatty() and output.is_terminal()
+    asks = not all and not json and can_ask() and output.is_terminal()
 
     async def work() -> None:
         async with jetstream() as js:
@@ -292,9 +293,8 @@ def view(
                 subject, seq=id, start_time=start, max_messages=limit, batch=batch
             ):
                 if asks and shown and shown % page == 0:
-                    sys.stderr.write(f"-- {shown} shown; Enter: more, q: end ")
-                    sys.stderr.flush()
-                    if sys.stdin.readline().strip().lower() in ("q", "quit"):
+                    sys.stdout.flush()
+                    if await ask(f"-- {shown} shown; Enter: more, q: end ") in ("q", "quit"):
                         return
                 shown += 1
                 if raw:
@@ -471,6 +471,6 @@ def _show(info: StreamInfo, json: bool) -> None:
 def _show_message(message: StoredMsg) -> None:
     output.line(f"[{message.sequence}] {message.subject} @ {time_text(message.timestamp)}")
     for name, value in message.headers.items():
-        output.line(f"  {name}: {value}")
+        output.line(output.safe(f"  {name}: {value}"))
     output.line(output.data_text(message.data))
     output.line()

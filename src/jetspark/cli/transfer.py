@@ -42,10 +42,10 @@ def message_fields(message: StoredMsg) -> dict[str, Any]:
         "stream": message.stream,
         "seq": message.sequence,
         "time": message.timestamp.to_rfc3339(),
-        "subject": message.subject,
+        "subject": output.clean(message.subject),
     }
     if message.headers:
-        fields["headers"] = message.headers.to_dict()
+        fields["headers"] = output.header_fields(message.headers)
     return fields | output.data_fields(message.data)
 
 
@@ -114,14 +114,20 @@ class _Parquet:
         columns = [
             [row.sequence for row in rows],
             [row.timestamp.ns for row in rows],
-            [row.subject for row in rows],
-            [[{"name": name, "value": value} for name, value in row.headers.items()] for row in rows],
+            [output.clean(row.subject) for row in rows],
+            [_header_rows(row) for row in rows],
             [row.data for row in rows],
         ]
         arrays = [
             self._pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)
         ]
         self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+
+
+def _header_rows(message: StoredMsg) -> list[dict[str, str]]:
+    return [
+        {"name": output.clean(name), "value": output.clean(value)} for name, value in message.headers.items()
+    ]
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -332,13 +338,19 @@ async def restore(
         async with jetstream() as js:
             created = await _ensure(js, wanted, subjects)
             count = size = 0
+            seen: set[int] = set()
             expected = Expect(stream=wanted.name)
             identity = f"{config.name}:{export.head.get('created')}"
-            async with js.publisher(retry=True) as publisher:
+            async with js.publisher() as publisher:
                 with output.progress(f"restoring {wanted.name}", export.total, quiet=quiet) as advance:
                     for message in export.messages():
                         headers = _kept(message.headers)
                         own = headers.get("Nats-Msg-Id")
+                        if own is not None and hash(own) in seen:
+                            # It came again after the duplicate window of its day, and would be lost in ours.
+                            own = None
+                        elif own is not None:
+                            seen.add(hash(own))
                         await publisher.publish(
                             message.subject,
                             message.data,

@@ -1,0 +1,44 @@
+"""Questions to whoever sits at the terminal. The connection goes on meanwhile: a person may take an hour."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from jetspark.cli.errors import CommandFailed, UsageError
+from jetspark.cli.output import is_terminal
+
+
+def can_ask() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty() and is_terminal(stderr=True)
+
+
+async def ask(question: str) -> str:
+    """The answer to a question, in lower case; empty for Enter alone."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        if not answered.done():
+            answered.set_result(None)
+
+    # Not a thread that reads: nothing could end it when Ctrl-C comes first.
+    loop.add_reader(sys.stdin.fileno(), ready)
+    try:
+        await answered
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline().strip().lower()
+
+
+async def confirm(question: str, *, force: bool) -> None:
+    """Ask before something is lost. Where nobody can answer, --force is the answer."""
+    if force:
+        return
+    if not can_ask():
+        raise UsageError(f"{question} Nobody can answer here: add --force")
+    if await ask(f"{question} [y/N] ") not in ("y", "yes"):
+        raise CommandFailed("not confirmed; nothing was changed")
