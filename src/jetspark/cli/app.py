@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from jetspark import __version__
 from jetspark._secret import Secret
 from jetspark.cli import account, bench, consumer, context, messages, server, settings, stream, top, values
 from jetspark.cli.errors import UsageError, describe, exit_code
@@ -102,7 +101,9 @@ app.add_typer(context.app, name="ctx", hidden=True)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"jetspark {__version__}\n")
+        from importlib.metadata import version
+
+        sys.stdout.write(f"jetspark {version('jetspark')}\n")
         raise typer.Exit(0)
 
 
