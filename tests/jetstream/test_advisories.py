@@ -207,6 +207,33 @@ async def test_leaders(cluster: Cluster) -> None:
         await stream.delete()
 
 
+async def test_a_lost_majority(own_cluster: Cluster) -> None:
+    """Takes as long as the server needs to be sure: about 20 s."""
+    async with jetspark.connect(own_cluster.urls) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(StreamConfig(name=unique(), subjects=[unique()], num_replicas=3))
+        await durable(stream)
+    leader = own_cluster.leader_of(stream.name)
+    assert leader is not None
+    async with jetspark.connect(leader.url, ignore_discovered=True) as nc:
+        kinds = [StreamQuorumLostAdvisory, ConsumerQuorumLostAdvisory]
+        async with nc.jetstream().advisories(stream.name, kinds=kinds) as advisories:
+            for index, node in enumerate(own_cluster.servers):
+                if node is not leader:
+                    own_cluster.kill(index)
+            got: dict[type[Advisory], Advisory] = {}
+            while len(got) < 2:
+                advisory = await advisories.next(timeout=60)
+                got[type(advisory)] = advisory
+    of_stream, of_consumer = got[StreamQuorumLostAdvisory], got[ConsumerQuorumLostAdvisory]
+    assert isinstance(of_stream, StreamQuorumLostAdvisory)
+    assert isinstance(of_consumer, ConsumerQuorumLostAdvisory)
+    assert of_consumer.consumer == "worker"
+    names = {node.name for node in own_cluster.servers}
+    assert {peer.name for peer in of_stream.replicas or []} == names
+    assert {peer.name for peer in of_consumer.replicas or []} == names
+
+
 # What is listened to
 
 

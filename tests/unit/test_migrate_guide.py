@@ -34,8 +34,8 @@ OBJECTS: dict[str, Any] = {
 THEIRS = {
     "nc": "close connected_url discovered_servers drain flush force_reconnect is_closed is_connected "
     "is_connecting is_draining is_draining_pubs is_reconnecting jetstream jsm last_error max_payload "
-    "new_inbox pending_data_size publish request rtt server_pool servers set_server_pool ssl_context subscribe "
-    "client_id client_ip connected_server_version",
+    "new_inbox pending_data_size publish request rtt server_pool servers set_server_pool ssl_context "
+    "subscribe client_id client_ip connected_server_version",
     "sub": "delivered drain messages next_msg pending_bytes pending_msgs unsubscribe",
     "msg": "ack ack_sync header in_progress is_acked metadata nak respond sid term",
     "psub": "consumer_info delivered fetch pending_msgs unsubscribe",
