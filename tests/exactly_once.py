@@ -183,7 +183,8 @@ def prove(
                 )
             )
         publisher = Publisher(js, messages)
-        flags = ["--control"] if control else []
+        # Small enough for many micro-batches, large enough to be through in time.
+        flags = ["--trigger", str(max(1000, messages // 16)), *(["--control"] if control else [])]
         job: Job | None = None
         try:
             # Some of each kind, in an order of the seed's choosing; every other one hits the driver at work.

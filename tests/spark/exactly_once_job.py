@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--finish", action="store_true")
+    parser.add_argument("--trigger", type=int, default=3000, help="messages of a micro-batch, at most")
     arguments = parser.parse_args()
     url, folder, finish = arguments.url, arguments.folder, arguments.finish
 
@@ -65,7 +66,7 @@ def main() -> None:
             schema="sequence long, subject string, data binary",
             starting_position="earliest",
             min_partitions=2,
-            max_messages_per_trigger=3000,
+            max_messages_per_trigger=arguments.trigger,
         )
 
     queries: list[StreamingQuery] = []
