@@ -84,7 +84,7 @@ class Advisories:
                     "kinds", kind, "must be classes of advisories, such as MaxDeliveriesAdvisory"
                 )
         if wanted is not None and not wanted:
-            raise InvalidArgument("kinds", kinds, "must name a kind, or leave it out for all of them")
+            raise InvalidArgument("kinds", wanted, "must name a kind, or leave it out for all of them")
         self._client = client
         self._stream = stream
         self._consumer = consumer
@@ -119,7 +119,7 @@ class Advisories:
 
     async def __anext__(self) -> Advisory:
         if not self._pumps and not self._closed:
-            raise InvalidArgument("advisories", self, "must be entered first: async with js.advisories(...)")
+            raise InvalidArgument("advisories", repr(self), "must be entered first, as a context manager")
         while not self._ready:
             if self._closed:
                 if self._error is not None:
@@ -158,7 +158,7 @@ class Advisories:
 
     async def _start(self) -> None:
         if self._pumps or self._closed:
-            raise InvalidArgument("advisories", self, "can be entered once only; call js.advisories again")
+            raise InvalidArgument("advisories", repr(self), "can be entered once only; make another one")
         try:
             for subject in feed_subjects(self._stream, self._consumer, self._kinds):
                 subscription = await self._client.subscribe(subject)
