@@ -50,11 +50,15 @@ class GenericAdvisory(Advisory, kw_only=True, frozen=True):
 
 
 class _OfStream(Advisory, kw_only=True, frozen=True):
+    """About a stream."""
+
     stream: str
     """The stream."""
 
 
 class _OfConsumer(_OfStream, kw_only=True, frozen=True):
+    """About a consumer."""
+
     consumer: str
     """The consumer."""
 
@@ -63,6 +67,8 @@ class _OfConsumer(_OfStream, kw_only=True, frozen=True):
 
 
 class _OfMessage(_OfConsumer, kw_only=True, frozen=True):
+    """About a message that a consumer has delivered."""
+
     stream_seq: int
     """Sequence of the message in the stream."""
     deliveries: int = 0

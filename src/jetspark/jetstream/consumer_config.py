@@ -118,9 +118,9 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     backoff: DurationListField = UNSET
     """Waits before redelivery after a missing ack (not after a nak), the last one repeated; the first
-    replaces ``ack_wait``. No more entries than ``max_deliver`` when that is set; none negative. The delay of a
-    nak is kept at the first delivery; at later ones the server (2.15) adds by how much their wait is longer
-    than the first. Default: none. Since 2.7.1. Editable."""
+    replaces ``ack_wait``. No more entries than ``max_deliver`` when that is set; none negative. The delay
+    of a nak is kept at the first delivery; at later ones the server (2.15) adds by how much their wait is
+    longer than the first. Default: none. Since 2.7.1. Editable."""
 
     filter_subject: str | None = None
     """Deliver only matching subjects. Default: all. Excludes ``filter_subjects``. Since 2.2. Editable."""
@@ -133,9 +133,9 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     """How fast to deliver. Default ``instant``. Since 2.2. Not editable."""
 
     rate_limit_bps: int | None = None
-    """Push only: at most so many bits a second. Default: no limit. On a stream with ``max_msg_size``, a message
-    that with its subject and ack subject is larger than that is never delivered (2.15); leave room. Since
-    2.2. Editable."""
+    """Push only: at most so many bits a second. Default: no limit. On a stream with ``max_msg_size``, a
+    message that with its subject and ack subject is larger than that is never delivered (2.15); leave room.
+    Since 2.2. Editable."""
 
     sample_freq: str | None = None
     """Percentage of acks for which the server publishes a metric, as ``"30"`` or ``"30%"``. Default:
