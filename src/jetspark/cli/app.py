@@ -13,7 +13,19 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from jetspark._secret import Secret
-from jetspark.cli import account, bench, consumer, context, messages, server, settings, stream, top, values
+from jetspark.cli import (
+    account,
+    bench,
+    consumer,
+    context,
+    messages,
+    pipe,
+    server,
+    settings,
+    stream,
+    top,
+    values,
+)
 from jetspark.cli.errors import UsageError, describe, exit_code
 from jetspark.cli.settings import Settings
 
@@ -96,7 +108,7 @@ server.register(app)
 account.register(app)
 app.add_typer(context.app, name="context")
 app.add_typer(context.app, name="ctx", hidden=True)
-# The place of `jetspark pipe` and `jetspark demo`, which need Spark: register them here.
+pipe.register(app)
 
 
 def _version(wanted: bool) -> None:
