@@ -14,10 +14,10 @@ DEPS   := $(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint bench clean
+.PHONY: help setup java demo test check lint bench exactly-once clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) java ## Create .venv with everything that the tests and the demo need
 
@@ -43,6 +43,9 @@ check: lint ## Everything CI checks: ruff, mypy, tests
 
 bench: setup ## Measure beside nats-py, natsrpy and the raw socket limit: one table
 	@$(BIN)/python bench/run.py --quick
+
+exactly-once: setup ## Kill a Spark pipeline at random moments and count every message (ARGS="--seed 1")
+	@$(BIN)/python tests/exactly_once.py $(ARGS)
 
 clean: ## Remove .venv, caches and build results
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
