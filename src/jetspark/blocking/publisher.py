@@ -22,6 +22,7 @@ from jetspark.jetstream.publisher import Publisher as AsyncPublisher
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
+    from jetspark.jetstream.publish_many import AckBatch, Publishing
     from jetspark.jetstream.publisher import PublisherStats
     from jetspark.jetstream.schedule import Schedule
 
@@ -139,7 +141,7 @@ class Publisher(Facade[ThreadPublisher]):
             target._stats.published += 1
         token = str(serial)
         # Before it is sent: the ack may come at once, in the other thread.
-        pending[token] = cast("Any", (future, subject))
+        pending[token] = cast("Any", (future, subject, 0))
         try:
             # Only now: a publisher that closes after this finds the message and fails it.
             if not target._open:
@@ -155,6 +157,10 @@ class Publisher(Facade[ThreadPublisher]):
             raise
         client.give_way()
         return future
+
+    @documented_by(AsyncPublisher.publish_many)
+    def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+        return self._run(self._target.publish_many, list(messages))
 
     @documented_by(AsyncPublisher.flush)
     def flush(self) -> None:

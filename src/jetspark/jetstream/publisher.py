@@ -39,15 +39,18 @@ from jetspark.errors import (
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
+from jetspark.jetstream.publish_many import AckBatch, Publishing, encode
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.schedule import Schedule
 
 DEFAULT_WINDOW = 4000
+_CRLF = b"\r\n"
 # Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
@@ -95,8 +98,8 @@ class Publisher(Sink):
         self._ack_timeout = float(ack_timeout)
         self._retry = retry
         self._serial = 0
-        # By token: the future, and the subject for errors that name it.
-        self._pending: dict[str, tuple[asyncio.Future[PubAck], str]] = {}
+        # By token: the future (or the batch and the place in it), and the subject for errors that name it.
+        self._pending: dict[str, tuple[asyncio.Future[PubAck] | AckBatch, str, int]] = {}
         self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
         self._marks: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -181,13 +184,61 @@ class Publisher(Sink):
             client._pub(subject, data, self._base + token, block, own_reply=True)
         # Not loop.create_future(), which is a Python function around this.
         future: asyncio.Future[PubAck] = asyncio.Future(loop=client._loop)
-        self._pending[token] = (future, subject)
+        self._pending[token] = (future, subject, 0)
         self._stats.published += 1
         if self._retry and self._may_resend(msg_id, block):
             self._resend[token] = (subject, data, block)
         if client._out_size >= FLUSH_AT:
             await client._give_way()
         return future
+
+    async def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+        """Send many messages; returns when all are on their way, with one object for all their acks.
+
+        All of them are checked before the first is sent. Waits while the window is full, as ``publish``.
+        """
+        client, pending = self.client, self._pending
+        encoded = encode(client, messages, self._may_resend)
+        batch = AckBatch(len(encoded))
+        base = self._base.encode()
+        pieces: list[bytes] = []
+        size = queued = 0
+        for index, (subject, data, block, prefix, sizes, resendable) in enumerate(encoded):
+            if size >= FLUSH_AT or len(pending) >= self._window:
+                await self._send_many(pieces, size, queued)
+                pieces, size, queued = [], 0, 0
+                while len(pending) >= self._window:
+                    await self._wait_below(self._window)
+            if not self._open:
+                raise ConnectionClosed(self._why_closed())
+            self._serial += 1
+            token = str(self._serial)
+            reply = base + token.encode() + b" "
+            if block is None:
+                pieces += (prefix, reply, sizes, data, _CRLF)
+                size += len(prefix) + len(reply) + len(data) + 12
+            else:
+                pieces += (b"H", prefix, reply, sizes, block, data, _CRLF)
+                size += len(prefix) + len(reply) + len(block) + len(data) + 24
+            queued += 1
+            pending[token] = (batch, subject, index)
+            if self._retry and resendable:
+                self._resend[token] = (subject, data, block)
+        await self._send_many(pieces, size, queued)
+        return batch
+
+    async def _send_many(self, pieces: list[bytes], size: int, count: int) -> None:
+        if not pieces:
+            return
+        client = self.client
+        try:
+            client._send(tuple(pieces), size)
+        except OutboundBufferFull as full:
+            await self._wait_connected(full)
+            client._send(tuple(pieces), size)
+        client._stats.out_msgs += count - 1
+        self._stats.published += count
+        await client._give_way()
 
     async def flush(self) -> None:
         """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did."""
@@ -229,7 +280,9 @@ class Publisher(Sink):
             if ack.duplicate:
                 self._stats.duplicates += 1
             future = flight[0]
-            if not future.done():  # the user may have cancelled it
+            if isinstance(future, AckBatch):
+                future.acked(ack)
+            elif not future.done():  # the user may have cancelled it
                 future.set_result(ack)
         self._stats.acked += acked
         self._wake()
@@ -287,13 +340,15 @@ class Publisher(Sink):
             self._fail(token, error)
 
     def _fail(self, token: str, error: JetsparkError) -> None:
-        future, _ = self._pending.pop(token)
+        future, _, index = self._pending.pop(token)
         self._resend.pop(token, None)
         self._stats.failed += 1
         self._failures += 1
         if self._first_failure is None:
             self._first_failure = error
-        if not future.done():
+        if isinstance(future, AckBatch):
+            future.failed(index, error)
+        elif not future.done():
             future.set_exception(error)
             # Marks it as seen: flush reports it to those who threw the future away.
             future.exception()

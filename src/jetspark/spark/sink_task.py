@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NotFound
 from jetspark.jetstream.publish import Expect
+from jetspark.jetstream.publish_many import Publishing
 from jetspark.jetstream.publisher import PublishFailed
 from jetspark.spark import connections
 from jetspark.spark.rows import MessageIds, Outgoing, RowPlanner, shorten
@@ -22,12 +23,11 @@ from jetspark.spark.sink_target import Target, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from concurrent.futures import Future
 
     import pyarrow as pa
 
     from jetspark.blocking import JetStream, Publisher
-    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.publish_many import AckBatch
     from jetspark.spark.rows import SinkColumns
     from jetspark.spark.sink_options import SinkOptions
 
@@ -135,17 +135,20 @@ class _Pipeline:
         self._partition = partition
         self._expect = expect
         self._known_stream = target.stream
-        self._flights: deque[tuple[list[Outgoing], list[Future[PubAck]]]] = deque()
+        self._flights: deque[tuple[list[Outgoing], AckBatch]] = deque()
         self.counts = TaskCounts()
 
     def publish(self, messages: list[Outgoing]) -> None:
         """Send them; waits for room in the window. Raises when an earlier row was refused."""
         if not messages:
             return
-        self._flights.append((messages, self._send(messages)))
-        self.counts.dead_letters += sum(message.dead for message in messages)
+        dead = [message for message in messages if message.dead]
+        for part in (messages,) if not dead else ([m for m in messages if not m.dead], dead):
+            if part:
+                self._flights.append((part, self._send(part)))
+        self.counts.dead_letters += len(dead)
         self.counts.bytes += sum(len(message.data) for message in messages)
-        while len(self._flights) > _UNCHECKED and all(future.done() for future in self._flights[0][1]):
+        while len(self._flights) > _UNCHECKED and self._flights[0][1].done:
             self._check()
 
     def finish(self) -> None:
@@ -153,33 +156,33 @@ class _Pipeline:
         while self._flights:
             self._check()
 
-    def _send(self, messages: list[Outgoing]) -> list[Future[PubAck]]:
-        publish, expect = self._publisher.publish, self._expect
-        return [
-            publish(subject, data, headers=headers, msg_id=msg_id, expect=None if dead else expect, ttl=ttl)
-            for _, subject, data, headers, msg_id, ttl, dead in messages
-        ]
+    def _send(self, messages: list[Outgoing]) -> AckBatch:
+        expect = self._expect
+        return self._publisher.publish_many(
+            [
+                Publishing(subject, data, headers, msg_id, None if dead else expect, ttl)
+                for _, subject, data, headers, msg_id, ttl, dead in messages
+            ]
+        )
 
     def _check(self) -> None:
         """Look at the acks of the oldest record batch; all of them are there, or have failed."""
-        messages, futures = self._flights.popleft()
-        failed = self._publisher.stats.failed
-        if failed:
-            for message, future in zip(messages, futures, strict=True):
-                error: Any = future.exception()
-                if error is not None:
-                    hint = self._hint(message, error)
-                    raise RowNotAcked(
-                        self._partition, message.row, message.subject, error, failed, hint
-                    ) from None
+        messages, batch = self._flights.popleft()
+        if batch.failures:
+            index = min(batch.failures)
+            message, error = messages[index], batch.failures[index]
+            failed = self._publisher.stats.failed
+            raise RowNotAcked(
+                self._partition, message.row, message.subject, error, failed, self._hint(message, error)
+            )
+        if messages[0].dead:
+            return  # where dead letters go is not where the rows go
         streams = self.counts.streams
         if self._expect is not None and self._expect.stream is not None:
             streams.add(self._expect.stream)  # the server has seen to it
             return
-        for message, future in zip(messages, futures, strict=True):
-            if not message.dead:
-                streams.add(future.result().stream)
-        for stream in streams:
+        streams |= batch.streams
+        for stream in batch.streams:
             self._look_at(stream)
 
     def _look_at(self, stream: str) -> None:

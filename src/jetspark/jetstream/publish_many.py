@@ -1,0 +1,147 @@
+"""Many messages at once through a pipelined publisher: one object for all their acks.
+
+For those who have their messages in lists, such as the Spark sink: encoding is one loop, and an ack costs a
+counter instead of a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jetspark.errors import InvalidArgument, MaxPayloadExceeded
+from jetspark.jetstream.publish import Expect, publish_headers
+from jetspark.wire.headers import encode_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from jetspark.connection.client import Connection
+    from jetspark.connection.core import HeadersLike
+    from jetspark.errors import JetsparkError
+    from jetspark.jetstream.puback import PubAck
+
+
+class Publishing(NamedTuple):
+    """One message for ``publish_many``; the options are those of ``js.publish``."""
+
+    subject: str
+    data: bytes = b""
+    headers: HeadersLike | None = None
+    msg_id: str | None = None
+    expect: Expect | None = None
+    ttl: float | str | None = None
+
+
+class AckBatch:
+    """The acks of one ``publish_many``. ``await`` it for the end, or look at ``done``.
+
+    ``failures`` has the error of each message that was not stored, by its place in the list; ``streams`` the
+    names of the streams that stored the others.
+    """
+
+    __slots__ = ("_last_stream", "_left", "_waiters", "count", "duplicates", "failures", "streams")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.duplicates = 0
+        self.failures: dict[int, JetsparkError] = {}
+        self.streams: set[str] = set()
+        self._last_stream = ""
+        self._left = count
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether every message has its ack or has failed."""
+        return self._left == 0
+
+    def __await__(self) -> Generator[Any, None, AckBatch]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> AckBatch:
+        while self._left:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self
+
+    def __repr__(self) -> str:
+        return f"AckBatch({self.count} messages, {self._left} open, {len(self.failures)} failed)"
+
+    # What the publisher calls, in the order of acks
+
+    def acked(self, ack: PubAck) -> None:
+        """One more is stored."""
+        if ack.stream != self._last_stream:
+            self._last_stream = ack.stream
+            self.streams.add(ack.stream)
+        if ack.duplicate:
+            self.duplicates += 1
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    def failed(self, index: int, error: JetsparkError) -> None:
+        """The message at ``index`` was not stored, or its fate is unknown."""
+        self.failures[index] = error
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    def _end(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Encoded(NamedTuple):
+    """A message that passed every check, ready but for its reply subject."""
+
+    subject: str
+    data: bytes
+    block: bytes | None
+    prefix: bytes
+    sizes: bytes
+    resendable: bool
+
+
+def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) -> list[Encoded]:
+    """Check and encode all of them, so that a bad one is found before the first is sent."""
+    found: list[Encoded] = []
+    add = found.append
+    limit = client._max_payload
+    prefix_of = client._prefixes.get
+    last_expect: Expect | None = None
+    head, tail = b"NATS/1.0\r\nNats-Msg-Id: ", _tail(None)
+    for subject, data, headers, msg_id, expect, ttl in messages:
+        if type(data) is not bytes:
+            raise InvalidArgument(
+                "data", type(data).__name__, "must be bytes in publish_many; encode it first"
+            )
+        block: bytes | None
+        if headers is None and ttl is None and msg_id and "\r" not in msg_id and "\n" not in msg_id:
+            if expect is not last_expect:
+                last_expect, tail = expect, _tail(expect)
+            block = head + msg_id.strip(" \t").encode() + tail
+        else:
+            typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+            block = None if typed is None else encode_headers(typed)
+        prefix = prefix_of(subject) or client._remember_prefix(subject)
+        size = len(data)
+        if block is None:
+            sizes = b"%d\r\n" % size
+        else:
+            size += len(block)
+            sizes = b"%d %d\r\n" % (len(block), size)
+        if size > limit:
+            raise MaxPayloadExceeded(size, limit)
+        add(Encoded(subject, data, block, prefix, sizes, may_resend(msg_id, block)))
+    return found
+
+
+def _tail(expect: Expect | None) -> bytes:
+    """What follows the id in a header block without other headers."""
+    pairs = () if expect is None else expect._pairs()
+    return b"".join([b"\r\n", *(f"{name}: {value}\r\n".encode() for name, value in pairs), b"\r\n"])

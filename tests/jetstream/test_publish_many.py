@@ -1,0 +1,113 @@
+"""Lists of messages through a pipelined publisher, with one object for all their acks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import jetspark
+from helpers import eventually, unique
+from jetspark import Expect, StreamConfig, blocking
+from jetspark.errors import InvalidArgument, MaxPayloadExceeded
+from jetspark.jetstream.errors import WrongStream
+from jetspark.jetstream.publish_many import Publishing
+from jetspark.jetstream.publisher import PublishFailed
+
+
+@pytest.fixture
+async def stream(js):
+    name = unique("MANY")
+    return await js.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]))
+
+
+async def test_all_are_stored_in_order_and_acked_together(js, stream):
+    messages = [Publishing(f"{stream.name}.{n % 3}", b"%d" % n, msg_id=f"id-{n}") for n in range(5000)]
+    async with js.publisher(window=700) as publisher:
+        batch = await publisher.publish_many(messages)
+        assert (await batch) is batch
+        assert (batch.done, batch.count, batch.failures) == (True, 5000, {})
+        assert batch.streams == {stream.name}
+        again = await publisher.publish_many(messages[:10])
+        await again
+        assert again.duplicates == 10
+    stored = [message async for message in stream.get_msgs()]
+    assert [int(message.data) for message in stored] == list(range(5000))
+    assert stored[7].headers["Nats-Msg-Id"] == "id-7"
+    assert publisher.stats.published == publisher.stats.acked == 5010
+
+
+async def test_options_of_each_message(js, stream):
+    async with js.publisher() as publisher:
+        await publisher.publish_many(
+            [
+                Publishing(f"{stream.name}.plain", b"a"),
+                Publishing(f"{stream.name}.headers", b"b", headers={"X": ["1", "2"]}, msg_id="m"),
+                Publishing(f"{stream.name}.expect", b"c", msg_id="n", expect=Expect(stream=stream.name)),
+            ]
+        )
+    plain, headers, expect = [message async for message in stream.get_msgs()]
+    assert not plain.headers
+    assert headers.headers.items() == [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "m")]
+    assert expect.headers.items() == [("Nats-Msg-Id", "n"), ("Nats-Expected-Stream", stream.name)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (Publishing("a b", b""), InvalidArgument),
+        (Publishing("a", "text"), InvalidArgument),  # type: ignore[arg-type]
+        (Publishing("a", b"", msg_id="x\r\ny"), InvalidArgument),
+        (Publishing("a", b"", headers={"bad name": "x"}), InvalidArgument),
+        (Publishing("a", b"x" * 2_000_000), MaxPayloadExceeded),
+    ],
+)
+async def test_a_bad_message_is_found_before_the_first_is_sent(js, stream, bad, error):
+    async with js.publisher() as publisher:
+        with pytest.raises(error):
+            await publisher.publish_many([Publishing(f"{stream.name}.good", b""), bad])
+        assert publisher.stats.published == 0
+    assert (await stream.info()).state.messages == 0
+
+
+async def test_failures_by_their_place(js, stream):
+    good = Publishing(f"{stream.name}.x", b"")
+    wrong = good._replace(expect=Expect(stream="ANOTHER"))
+    async with js.publisher() as publisher:
+        batch = await publisher.publish_many([good, wrong, good, wrong])
+        await batch
+        assert list(batch.failures) == [1, 3]
+        assert all(isinstance(error, WrongStream) for error in batch.failures.values())
+        with pytest.raises(PublishFailed) as failed:
+            await publisher.flush()
+    assert failed.value.count == 2
+    assert (await stream.info()).state.messages == 2
+
+
+async def test_a_restart_of_the_server_neither_loses_nor_doubles(own_server):
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(StreamConfig(name="KILL", subjects=["kill"]))
+        async with js.publisher(window=500, retry=True) as publisher:
+            messages = [Publishing("kill", b"x" * 100, msg_id=str(n)) for n in range(20_000)]
+            sending = asyncio.create_task(publisher.publish_many(messages))
+            await eventually(lambda: publisher.stats.acked > 1000)
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.restart)
+            batch = await sending
+            await batch
+            assert batch.failures == {}
+        assert (await stream.info()).state.messages == 20_000
+
+
+def test_blocking(server):
+    name = unique("MANY")
+    with blocking.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream(StreamConfig(name=name, subjects=[name]))
+        with js.publisher(window=100) as publisher:
+            batch = publisher.publish_many(Publishing(name, b"%d" % n) for n in range(1000))
+            publisher.flush()
+            assert batch.done
+            assert batch.streams == {name}
+        assert stream.info().state.messages == 1000
