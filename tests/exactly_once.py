@@ -210,7 +210,8 @@ def prove(
                     while not job.wait_working(query, done=done):
                         job = Job(server.url, folder, *flags)
                     time.sleep(chance.uniform(0.0, 2.0))
-                cut = begun(folder)
+                # While it starts, what is begun is what the kill before left behind.
+                cut = kind != "start" and begun(folder)
                 if kind != "python" or not job.kill_python(chance):
                     job.kill()
                     job = None
