@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml constraints.txt tools/setup.sh
 java:
 	@tools/setup.sh java
 
-demo: setup ## Run examples/demo.py against a server of its own
-	@$(BIN)/python examples/demo.py
+demo: setup ## Live orders, a Spark pipeline, a server crash, and proof that nothing was lost
+	@$(BIN)/jetspark demo
 
 test: setup ## Run all tests (JOBS=4, ARGS="tests/server -k restart")
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)

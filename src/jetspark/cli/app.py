@@ -18,6 +18,7 @@ from jetspark.cli import (
     bench,
     consumer,
     context,
+    demo,
     messages,
     pipe,
     server,
@@ -109,6 +110,7 @@ account.register(app)
 app.add_typer(context.app, name="context")
 app.add_typer(context.app, name="ctx", hidden=True)
 pipe.register(app)
+demo.register(app)
 
 
 def _version(wanted: bool) -> None:

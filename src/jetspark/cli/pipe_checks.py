@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from jetspark.cli import settings
 from jetspark.cli.errors import CommandFailed
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream import JetStream, Stream
 
 SAMPLE = 500
+_USERINFO = re.compile(r"(\w+://)?([^@/]+)@(.*)")
 _GLOB = re.compile(r"[*?\[]")
 # From the names of jetspark.connect to those of the data source.
 _OPTIONS = {
@@ -123,7 +125,7 @@ def connection_options(given: Settings) -> dict[str, str]:
     options = given.connect_options()
     servers = options.get("servers")
     if servers is not None:
-        found["servers"] = servers if isinstance(servers, str) else ",".join(servers)
+        found |= split_credentials(servers.split(",") if isinstance(servers, str) else servers)
     for name, option in _OPTIONS.items():
         value = options.get(name)
         if value is not None:
@@ -135,6 +137,23 @@ def connection_options(given: Settings) -> dict[str, str]:
         found["apiPrefix"] = given.js_api_prefix
     found["requestTimeout"] = f"{max(given.timeout, 10.0):g}s"
     return found
+
+
+def split_credentials(servers: list[str]) -> dict[str, str]:
+    """URLs without what Spark would show in plans and logs, which goes into options that it redacts."""
+    found: dict[str, str] = {}
+    bare = []
+    for server in servers:
+        match = _USERINFO.fullmatch(server.strip())
+        bare.append(server.strip() if match is None else (match[1] or "") + match[3])
+        if match is not None:
+            user, colon, password = match[2].partition(":")
+            ways = {"user": user, "password": password} if colon else {"token": user}
+            ways = {name: unquote(value) for name, value in ways.items()}
+            if found and found != ways:
+                raise CommandFailed("--server: the URLs have different credentials; give one user for all")
+            found = ways
+    return {**found, "servers": ",".join(bare)}
 
 
 def _check_options(source: dict[str, str], sinks: dict[Sink, dict[str, str]]) -> None:

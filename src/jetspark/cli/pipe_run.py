@@ -111,6 +111,7 @@ def run_plan(plan: Plan, *, json: bool, verbose: bool) -> None:
     with _stopping() as stop:
         output.notice("starting Spark" + (f", which logs to {log}" if log else ""))
         spark = start_spark(plan, log)
+        stop.arm()
         try:
             if stop.is_set():
                 return
@@ -368,17 +369,25 @@ def _printer(sink: Sink, as_json: bool) -> Callable[[DataFrame, int], None]:
     return show
 
 
-@contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
+class _Stop(threading.Event):
     """Set by the first Ctrl-C or SIGTERM; a second one interrupts."""
-    stop = threading.Event()
 
-    def handler(number: int, frame: object) -> None:
-        if stop.is_set():
+    def arm(self) -> None:
+        """Take the signals. Once more after Spark has started: it takes Ctrl-C for itself, to cancel jobs."""
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self.is_set():
             raise KeyboardInterrupt
-        stop.set()
+        self.set()
 
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[_Stop]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    stop = _Stop()
+    stop.arm()
     try:
         yield stop
     finally:

@@ -1,0 +1,292 @@
+"""Jobs of ``jetspark pipe`` as words: what is refused before Spark and server are asked, and what is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_runner import environment, inside
+from jetspark.cli.errors import CommandFailed, UsageError
+from jetspark.cli.json_schema import check_schema, infer
+from jetspark.cli.pipe_checks import split_credentials
+from jetspark.cli.pipe_errors import brief, failed
+from jetspark.cli.pipe_job import Sink, build, load, parse_sink, parse_start, parse_trigger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SQL = "SELECT * FROM input"
+GOOD = ["--from", "S", "--sql", SQL, "--to", "console"]
+
+
+def without(flag: str) -> list[str]:
+    place = GOOD.index(flag)
+    return GOOD[:place] + GOOD[place + 2 :]
+
+
+WRONG_USE: list[tuple[list[str], str]] = [
+    ([], "Usage: jetspark pipe"),
+    (without("--from"), "--from: which stream?"),
+    (without("--sql"), "--sql: what to do with the messages?"),
+    (without("--to"), "--to: where should the rows go? Write jetstream:STREAM[:SUBJECT]"),
+    ([*GOOD, "--from", "a.b"], "--from: 'a.b' is no name of a stream"),
+    ([*GOOD, "--subjects", "a..b"], "--subjects: 'a..b' must not have empty tokens"),
+    ([*without("--sql"), "--sql", " "], "--sql: what to do"),
+    ([*without("--sql"), "--sql", "DROP TABLE input"], "'DROP TABLE input' is no query; write SELECT"),
+    ([*without("--sql"), "--sql", "SELECT 1"], "does not read the messages, which are the view 'input'"),
+    ([*without("--sql"), "--sql", f"{SQL}; {SQL}"], "one statement, without ';'"),
+    ([*GOOD, "--to", "kafka:x"], "'kafka:x' is no sink; write jetstream:STREAM"),
+    ([*GOOD, "--to", "parquet"], "'parquet': where to?"),
+    ([*GOOD, "--to", "parquet:"], "'parquet:': where to?"),
+    ([*GOOD, "--to", "console:x"], "console takes nothing behind it"),
+    ([*GOOD, "--to", "console"], "console is there twice"),
+    ([*GOOD, "--to", "csv:/etc/hostname"], "/etc/hostname is a file; name a folder"),
+    ([*GOOD, "--to", "table:a b"], "'a b' is no name of a table"),
+    ([*GOOD, "--to", "jetstream:a.b"], "'a.b' is no name of a stream"),
+    ([*GOOD, "--to", "jetstream:OUT:"], "the subject is empty"),
+    ([*GOOD, "--to", "jetstream:OUT:a.*"], "wildcard"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{b"], "a column stands in braces"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{}"], "between braces stands the name of a column"),
+    ([*GOOD, "--trigger", "soon"], "'soon' is none; write a time such as 5s, available-now or once"),
+    ([*GOOD, "--start", "yesterday"], "'yesterday' is none; write earliest, latest, a sequence"),
+    ([*GOOD, "--start", "0"], "'0' is no sequence; the first is 1"),
+    ([*GOOD, "--json-schema", "id long", "--json-infer"], "--json-infer: contradicts --json-schema"),
+    ([*GOOD, "--json-schema", "id"], "'id' is no field; write a name and a type"),
+    ([*GOOD, "--json-schema", "id lnog"], "type 'lnog', which is not known; did you mean 'long'?"),
+    ([*GOOD, "--json-schema", "a array<int"], "brackets or quotes do not match"),
+    ([*GOOD, "--json-schema", "subject string"], "--json-into body keeps the fields apart"),
+    ([*GOOD, "--json-schema", "a int, A long"], "'A' is there twice"),
+    ([*GOOD, "--json-into", "x"], "--json-into: needs --json-schema or --json-infer"),
+    ([*GOOD, "--unique", "id"], "--unique: needs --watermark"),
+    ([*GOOD, "--watermark", "10m"], "write a column and a time, such as 'timestamp 10m'"),
+    ([*GOOD, "--watermark", "timestamp 10x"], "is not a duration"),
+    ([*GOOD, "--output-mode", "some"], "'some' is none of append, update, complete"),
+    ([*GOOD, "--to", "csv:x", "--output-mode", "update"], "csv:x needs append"),
+    ([*GOOD, "--to", "jetstream:O:o", "--output-mode", "complete"], "use update"),
+    ([*GOOD, "--partition-by", "a"], "--partition-by: is for parquet, csv, json and table"),
+    ([*GOOD, "--max-per-batch", "0"], "0 must be 1 or more"),
+    ([*GOOD, "--master", "here"], "'here' is no master of Spark"),
+    ([*GOOD, "--conf", "a"], "'a' is not a pair; write spark.KEY=VALUE"),
+    ([*GOOD, "--conf", "a=b"], "'a' is no setting of Spark"),
+    ([*GOOD, "--name", "a/b"], "'a/b' must be of letters"),
+    ([*GOOD, "--checkpoint", "/etc/hostname"], "/etc/hostname is a file"),
+    (["--json", "run", "x.toml"], "options come behind 'run FILE'"),
+    (["run"], "Missing argument 'FILE'"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG_USE, ids=lambda value: str(value)[-60:])
+def test_wrong_use_is_found_without_spark_and_server(tmp_path: Path, words: list[str], message: str) -> None:
+    # Neither exists here: no server listens on port 1, and without PATH there is no java.
+    env = environment(tmp_path, NATS_URL="nats://127.0.0.1:1", PATH="", JAVA_HOME="")
+    ran = inside(env, "pipe", *words)
+    assert ran.code == 2, ran
+    assert message in " ".join(ran.err.split())
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert message.startswith("Usage") or len(ran.err.splitlines()) <= 2
+
+
+FILES = [
+    ("from = ", 2, "not TOML"),
+    ('from = "S"\nsink = "console"', 2, "'sink' is not known"),
+    ('form = "S"', 2, "did you mean 'from'?"),
+    ("from = 3", 2, "'from' must be text or a list of texts, not 3"),
+    ('json_infer = "yes"', 2, "'json_infer' must be true or false"),
+    ('conf = "x"', 2, "'conf' must be a table"),
+    ("sql = 1", 2, "'sql' must be text"),
+    ('from = "S"\nsql = "SELECT 1 FROM input"', 2, "--to: where should the rows go?"),
+    ('from = "S"\nsql = "SELECT 1 FROM input"\nto = "console"\ntrigger = "x"', 2, "--trigger: 'x' is none"),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "message"), FILES)
+def test_a_bad_job_file_is_refused(tmp_path: Path, text: str, code: int, message: str) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    ran = inside(environment(tmp_path, NATS_URL="nats://127.0.0.1:1"), "pipe", "run", str(path))
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err
+    assert len(ran.err.splitlines()) <= 2
+
+
+def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
+    env = environment(tmp_path, NATS_URL="nats://127.0.0.1:1")
+    assert "nope.toml: No such file" in inside(env, "pipe", "run", "nope.toml").err
+    assert "is a folder" in inside(env, "pipe", "run", str(tmp_path)).err
+
+
+def test_what_is_missing_on_the_machine_is_said_before_spark_starts(tmp_path: Path) -> None:
+    env = environment(tmp_path, NATS_URL="nats://127.0.0.1:1", PATH="", JAVA_HOME="")
+    ran = inside(env, "pipe", *GOOD)
+    assert ran.code == 1
+    assert "Spark needs Java 17 or newer" in ran.err
+
+
+def test_no_server_is_said_before_spark_starts(tmp_path: Path) -> None:
+    ran = inside(environment(tmp_path, NATS_URL="nats://127.0.0.1:1"), "pipe", *GOOD)
+    assert ran.code == 1
+    assert "127.0.0.1:1" in ran.err
+    assert "starting Spark" not in ran.err
+
+
+def test_flags_and_file_make_the_same_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'from = ["A", "B"]\nsubjects = "a.>"\nstart = 17\njson_schema = "id long"\n'
+        'sql = "SELECT id FROM input;"\n'
+        'to = ["parquet:out", "jetstream:C:c.{id}"]\ntrigger = "5s"\npartition_by = ["id"]\n'
+        'watermark = "timestamp 10 minutes"\nunique = ["id"]\n[conf]\nspark.sql.shuffle.partitions = 3\n'
+    )
+    flags = {
+        "from": ["A,B"],
+        "subjects": ["a.>"],
+        "start": "17",
+        "json_schema": "id long",
+        "sql": "SELECT id FROM input",
+        "to": ["parquet:out", "jetstream:C:c.{id}"],
+        "trigger": "5s",
+        "partition_by": ["id"],
+        "watermark": "timestamp 10m",
+        "unique": ["id"],
+        "conf": ["spark.sql.shuffle.partitions=3"],
+    }
+    job = build(load(path))
+    assert job == build(flags)
+    assert job.streams == ("A", "B")
+    assert job.sinks == (Sink("parquet", "out"), Sink("jetstream", "C", "c.{id}"))
+    assert job.watermark == ("timestamp", "600000 milliseconds")
+    assert job.trigger.arguments() == {"processingTime": "5000 milliseconds"}
+    assert job.conf == (("spark.sql.shuffle.partitions", "3"),)
+
+
+def test_the_checkpoint_follows_from_what_the_job_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    given: dict[str, Any] = {"from": ["S"], "sql": SQL, "to": ["parquet:out"]}
+    place = build(given).checkpoint_folder("nats://a")
+    assert place.startswith(str(tmp_path / "jetspark" / "pipe" / "S-"))
+    assert build({**given, "trigger": "once", "master": "local[1]"}).checkpoint_folder("nats://a") == place
+    others = [
+        build({**given, "sql": "SELECT subject FROM input"}).checkpoint_folder("nats://a"),
+        build({**given, "to": ["parquet:elsewhere"]}).checkpoint_folder("nats://a"),
+        build(given).checkpoint_folder("nats://b"),
+    ]
+    assert len({place, *others}) == 4
+    assert build({**given, "checkpoint": "here"}).checkpoint_folder("nats://a") == "here"
+
+
+def test_sinks_have_places_of_their_own() -> None:
+    sinks = [
+        "parquet:a/x",
+        "parquet:b/x",
+        "csv:a/x",
+        "jetstream:OUT",
+        "jetstream:OUT:s",
+        "console",
+        "table:x",
+    ]
+    slugs = [parse_sink(text).slug for text in sinks]
+    assert len(set(slugs)) == len(sinks)
+    assert all(part.replace("-", "").isalnum() for part in slugs)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("EARLIEST", "earliest"), ("007", "7"), ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00+00:00")],
+)
+def test_starts(text: str, found: str) -> None:
+    assert parse_start(text) == found
+
+
+def test_a_start_may_be_an_age() -> None:
+    assert parse_start("-1h") <= parse_start("59m")
+
+
+def test_triggers() -> None:
+    assert parse_trigger("available-now").arguments() == {"availableNow": True}
+    assert parse_trigger("ONCE").arguments() == {"once": True}
+    assert parse_trigger("250ms").arguments() == {"processingTime": "250 milliseconds"}
+    assert not parse_trigger("1s").ends
+
+
+SCHEMAS = [
+    ("id long", ["id"]),
+    ("id: long, `a b` string COMMENT 'x'", ["id", "a b"]),
+    ("a array<struct<x: int, y: map<string, int>>>, d decimal(12,2) NOT NULL", ["a", "d"]),
+    ("struct<id: long>", ["id"]),
+]
+
+
+@pytest.mark.parametrize(("ddl", "names"), SCHEMAS)
+def test_good_schemas(ddl: str, names: list[str]) -> None:
+    assert check_schema(ddl) == names
+
+
+SAMPLES = [
+    ([b'{"a": 1}', b'{"a": 2.5, "b": null}'], "a double, b string", 0),
+    ([b'{"a": true}', b'{"a": 1}'], "a string", 0),
+    (
+        [b'{"a": [1, 2.0], "b": {"c": "x", "d": []}}'],
+        "a array<double>, b struct<c: string, d: array<string>>",
+        0,
+    ),
+    ([b'{"a b": {}}', b"nonsense", b"[1]"], "`a b` string", 2),
+    ([b'{"a": 9223372036854775808}'], "a double", 0),
+    ([b"1", b""], None, 2),
+]
+
+
+@pytest.mark.parametrize(("bodies", "ddl", "other"), SAMPLES)
+def test_schemas_from_samples(bodies: list[bytes], ddl: str | None, other: int) -> None:
+    assert infer(bodies) == (ddl, other)
+    if ddl is not None:
+        assert check_schema(ddl)
+
+
+ERRORS = [
+    (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703; "
+        "line 1 pos 7;\n'Project ['nope]\n+- View\n",
+        "--sql: A column with name `nope` cannot be resolved. (line 1, position 7)",
+    ),
+    (
+        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL",
+        "--sql: Syntax error at or near 'SELEC'. (line 1, position 0)",
+    ),
+    (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\n\tat java.Thing\n"
+        "Traceback (most recent call last):\n  File x, line 3\n"
+        "jetspark.errors.ConnectionLost: it broke\n\n\tat org.x",
+        "--sql: it broke",
+    ),
+    ("", "--sql: ValueError"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), ERRORS)
+def test_errors_of_spark_in_a_line(text: str, shown: str) -> None:
+    assert str(failed("--sql", ValueError(text))).splitlines()[0] == shown
+    assert len(brief(ValueError(text * 20))[0]) <= 430
+
+
+def test_credentials_in_urls_go_where_spark_hides_them() -> None:
+    assert split_credentials(["nats://u:p%40x@a:1", "u:p%40x@b"]) == {
+        "servers": "nats://a:1,b",
+        "user": "u",
+        "password": "p@x",
+    }
+    assert split_credentials(["tls://secret@a"]) == {"servers": "tls://a", "token": "secret"}
+    assert split_credentials(["a:1"]) == {"servers": "a:1"}
+    with pytest.raises(CommandFailed, match="different credentials") as caught:
+        split_credentials(["u:p@a", "v:q@b"])
+    assert "p@" not in str(caught.value)
+
+
+def test_build_raises_usage_errors_and_no_others() -> None:
+    with pytest.raises(UsageError):
+        build({})
+    with pytest.raises(CommandFailed):
+        build({"from": ["S"], "sql": SQL, "to": ["parquet:/proc/1/nope"]})
