@@ -248,26 +248,31 @@ class Show:
         window = max(10, len(self.messages) // self.minutes // 2)
         acks: list[tuple[Order, asyncio.Future[Any]]] = []
         crash: asyncio.Future[None] | None = None
-        async with js.publisher(window=window, retry=True, ack_timeout=60.0) as publisher:
-            due = time.monotonic()
-            for count, order in enumerate(self.messages, start=1):
-                if count == half:
-                    await self.running.wait()
-                    due = time.monotonic()
-                    if self.crash:
-                        crash = asyncio.ensure_future(self._crash(server, screen))
-                acks.append(
-                    (order, await publisher.publish(order.subject, order.body(), msg_id=order.message_id))
-                )
-                due += pause
-                if count % 10 == 0:
-                    screen.published(count)
-                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+        try:
+            async with js.publisher(window=window, retry=True, ack_timeout=60.0) as publisher:
+                due = time.monotonic()
+                for count, order in enumerate(self.messages, start=1):
+                    if count == half:
+                        await self.running.wait()
+                        due = time.monotonic()
+                        if self.crash:
+                            crash = asyncio.ensure_future(self._crash(server, screen))
+                    acks.append(
+                        (order, await publisher.publish(order.subject, order.body(), msg_id=order.message_id))
+                    )
+                    due += pause
+                    if count % 10 == 0:
+                        screen.published(count)
+                        await asyncio.sleep(max(0.0, due - time.monotonic()))
+                if crash is not None:
+                    await asyncio.shield(crash)
+                await publisher.flush()
+                last = closing(self.minutes)
+                await publisher.publish(last.subject, last.body(), msg_id=last.message_id)
+        finally:
             if crash is not None:
-                await crash
-            await publisher.flush()
-            last = closing(self.minutes)
-            await publisher.publish(last.subject, last.body(), msg_id=last.message_id)
+                # Also when we are interrupted: nobody may bring the server back after its end.
+                await asyncio.gather(crash, return_exceptions=True)
         screen.published(len(self.messages))
         self.sent = [order for order, ack in acks if ack.done() and ack.exception() is None]
 

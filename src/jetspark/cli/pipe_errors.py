@@ -11,6 +11,8 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _PLACE = re.compile(r"\(?line (\d+), ?pos (\d+)\)?|line (\d+) pos (\d+)")
 _PYTHON = re.compile(r"^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*): (.+)$")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)$")
+# Conditions that say nothing but that something failed.
+_WRAPPERS = ("STREAM_FAILED", "TASK_WRITE_FAILED", "FAILED_EXECUTE")
 _HINTS = {
     "STREAMING_OUTPUT_MODE": "use --output-mode update, or --watermark with a window in GROUP BY",
     "UNRESOLVED_COLUMN": "fields of JSON bodies are columns with --json-schema or --json-infer only",
@@ -36,24 +38,27 @@ def brief(error: BaseException) -> tuple[str, str]:
         for line in lines[start + 1 :]:
             found = _PYTHON.match(line.strip()) if not line.startswith((" ", "\t")) else None
             if found:
-                return _cut(found[2]), ""
+                return _clean(found[2])
     for line in lines:
-        found = _CONDITION.match(line.partition("terminated with exception: ")[2] or line)
-        if found and not found[1].startswith(("STREAM_FAILED", "TASK_WRITE_FAILED", "FAILED_EXECUTE")):
-            message = (line.partition("terminated with exception: ")[2] or line)[found.end() :]
+        message = line.partition("terminated with exception: ")[2] or line
+        condition = _CONDITION.match(message)
+        if condition and not condition[1].startswith(_WRAPPERS):
             place = _PLACE.search(full)
-            where = ""
-            if place:
-                row, column = (place[1] or place[3]), (place[2] or place[4])
-                where = f" (line {row}, position {column})"
-            return _cut(_PLACE.sub("", _STATE.sub("", message)).strip(" ;")) + where, found[1]
+            where = f" (line {place[1] or place[3]}, position {place[2] or place[4]})" if place else ""
+            text, name = _clean(_PLACE.sub("", message))
+            return text + where, name
     causes = [found for line in lines if (found := _JAVA.match(line.strip()))]
     if causes:
-        condition = _CONDITION.match(causes[-1][2])
-        text = _STATE.sub("", _CONDITION.sub("", causes[-1][2]))
-        return _cut(text), condition[1] if condition else ""
+        return _clean(causes[-1][2])
     first = next((line for line in lines if line.strip()), type(error).__name__)
-    return _cut(_STATE.sub("", first.partition("terminated with exception: ")[2] or first)), ""
+    return _clean(first.partition("terminated with exception: ")[2] or first)
+
+
+def _clean(message: str) -> tuple[str, str]:
+    """Without the name of the condition and SQLSTATE; and that name."""
+    condition = _CONDITION.match(message)
+    text = _STATE.sub("", _CONDITION.sub("", message)).strip(" ;")
+    return _cut(text), condition[1] if condition else ""
 
 
 def _cut(text: str, most: int = 400) -> str:
