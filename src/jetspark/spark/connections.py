@@ -11,9 +11,6 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from jetspark.errors import ConnectionLost, NoRespondersError, RequestTimeout
-from jetspark.jetstream.errors import JetStreamNotEnabled, Unavailable
-
 if TYPE_CHECKING:
     from jetspark import blocking
     from jetspark.blocking.jetstream import JetStream
@@ -25,8 +22,6 @@ _lock = threading.Lock()
 #: Attempts after which a connection is given up, about a minute. An idle worker should not try for ever; the
 #: next task opens a new one.
 MAX_RECONNECTS = 30
-#: What a server that restarts or elects a leader answers, or does not answer.
-PASSING = (ConnectionLost, RequestTimeout, NoRespondersError, JetStreamNotEnabled, Unavailable)
 
 
 def _after_fork() -> None:

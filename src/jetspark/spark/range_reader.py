@@ -27,7 +27,6 @@ from jetspark.jetstream.consume_errors import ConsumerDeleted
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 from jetspark.jetstream.stream_config import RetentionPolicy
-from jetspark.spark.connections import PASSING
 from jetspark.spark.data_loss import (
     compacts,
     first_sequence,
@@ -37,6 +36,7 @@ from jetspark.spark.data_loss import (
     report,
     vanished,
 )
+from jetspark.spark.patience import PASSING, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,8 +55,6 @@ INACTIVE_THRESHOLD = 60.0
 SILENCE = 0.25
 #: Seconds of silence, though messages are pending, after which another consumer is made.
 STALLED = 5.0
-#: Seconds without progress after which a task gives up.
-PATIENCE = 60.0
 _BATCH_BYTES = 32 * 1_048_576
 _BUFFER_BYTES = 64 * 1_048_576
 _DIRECT_BATCH = 1000
@@ -91,7 +89,7 @@ class RangeReader:
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
-        patience = _Patience()
+        patience = Patience()
         while True:
             try:
                 stream = self._js.get_stream(wanted.stream)
@@ -117,7 +115,7 @@ class RangeReader:
 
     def _read_consumer(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
         position = wanted.begin
-        patience = _Patience()
+        patience = Patience()
         while position < wanted.end:
             before = position
             try:
@@ -258,7 +256,7 @@ class RangeReader:
                 "direct get; update the stream with allow_direct=true"
             )
         position = wanted.begin
-        patience = _Patience()
+        patience = Patience()
         rereads = 0
         while position < wanted.end:
             before = position
@@ -342,24 +340,6 @@ def _value(message: StoredMsg, name: str) -> object:
         return [(_clean(key), [_clean(value) for value in values]) for key, values in pairs]
     value: object = getattr(message, name)
     return value
-
-
-class _Patience:
-    """How long a range may fail without progress."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._pause = 0.05
-
-    def lost(self, progress: bool, error: JetsparkError) -> None:
-        """Another attempt failed: wait a little, or give up with the reason."""
-        now = time.monotonic()
-        if progress:
-            self._since, self._pause = now, 0.05
-        if now - self._since > PATIENCE:
-            raise error
-        time.sleep(self._pause)
-        self._pause = min(2.0, self._pause * 2)
 
 
 class _Quiet:

@@ -18,6 +18,7 @@ from jetspark.jetstream.publish import Expect
 from jetspark.jetstream.publish_many import Publishing
 from jetspark.jetstream.publisher import PublishFailed
 from jetspark.spark import connections
+from jetspark.spark.patience import patiently
 from jetspark.spark.rows import MessageIds, Outgoing, RowPlanner, shorten
 from jetspark.spark.sink_target import Target, check_stream
 
@@ -81,7 +82,7 @@ def write_task(
     origin: str,
 ) -> TaskCounts:
     """Publish every row and wait for every ack. ``origin`` begins the derived message ids."""
-    connection = connections.connection(options.connection)
+    connection = patiently(lambda: connections.connection(options.connection), "connecting to write")
     js = connections.jetstream(options.connection)
     expect = None if options.stream is None else Expect(stream=options.stream)
     planner = RowPlanner(

@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jetspark.spark.batch_reader import RangePartition, read_range
-from jetspark.spark.connections import PASSING
 from jetspark.spark.data_loss import (
     compacts,
     first_sequence,
@@ -41,6 +40,7 @@ from jetspark.spark.data_loss import (
     vanished,
 )
 from jetspark.spark.offsets import Offset, StreamOffset, parse_offset
+from jetspark.spark.patience import PASSING, PATIENCE
 from jetspark.spark.planning import Backlog, Range, limit, should_wait, split
 from jetspark.spark.schema import check_schema
 from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions, check_stream
@@ -63,8 +63,6 @@ BUSY_INTERVAL = 0.05
 IDLE_INTERVAL = 1.0
 #: From this interval on a query counts as idle and lets the server wake it.
 WATCH_INTERVAL = 0.4
-#: Seconds for which a server may be out of reach before the query fails.
-PATIENCE = 60.0
 #: How long one call of latestOffset may sleep; other sources of the same query wait meanwhile.
 _NAP = 0.05
 

@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
 )
 
 from jetspark.errors import JetsparkError
+from jetspark.spark.patience import patiently
 from jetspark.spark.sink_options import SinkOptions, check_columns, parse_sink
 from jetspark.spark.sink_target import Target, inspect_target
 
@@ -149,7 +150,8 @@ def make_stream_writer(
     now = time.monotonic()
     found, until = _targets.get(key, (None, now))
     if found is None or now >= until:
-        found = _inspect(parsed, columns)
+        # Spark makes the writer anew, often in a new process, for each micro-batch of a running query.
+        found = patiently(lambda: _inspect(parsed, columns), "looking at the target stream")
         _targets[key] = (found, now + _TRUSTED)
     return JetStreamStreamWriter(parsed, columns, found)
 
