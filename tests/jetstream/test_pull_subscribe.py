@@ -12,7 +12,7 @@ import pytest
 import jetspark
 from consuming import PullSpy, fill, make, make_filled, numbers
 from helpers import eventually, unique
-from jetspark import AckPolicy, ConsumerConfig
+from jetspark import AckPolicy, ConsumerConfig, StreamConfig
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume_errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
 from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
@@ -452,3 +452,33 @@ async def test_ack_next_needs_a_positive_count(js: jetspark.JetStream) -> None:
     with pytest.raises(InvalidArgument):
         message.ack_next(0)
     assert not message.is_acked
+
+
+async def test_a_consumer_that_may_not_be_looked_at_is_pulled_from_all_the_same(start_server):
+    """ADR-15 'Consumer name': a failed look-up is no error for a pull subscription."""
+    server = start_server(
+        config="""
+        authorization: { users: [
+            { user: admin, password: admin }
+            { user: puller, password: puller, permissions: {
+                publish: [ "$JS.API.CONSUMER.MSG.NEXT.S.worker", "$JS.ACK.>" ]
+                subscribe: "_INBOX.>" } }
+        ] }
+        """
+    )
+    async with jetspark.connect(server.url, user="admin", password="admin") as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(StreamConfig(name="S", subjects=["s"]))
+        worker = await stream.create_consumer(ConsumerConfig(durable_name="worker"))
+        await js.publish("s", b"1")
+        async with jetspark.connect(server.url, user="puller", password="puller") as other:
+            pull = await other.jetstream().pull_subscribe(stream="S", consumer="worker")
+            (message,) = await pull.fetch(1)
+            assert message.data == b"1"
+            await message.ack()
+            await other.flush()
+        await eventually(lambda: _acked(worker))
+
+
+async def _acked(worker) -> bool:
+    return (await worker.info()).ack_floor.stream_seq == 1

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.errors import InvalidArgument, JetsparkError, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.consume_errors import ConsumeError, PushConsumerError
+from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig
-from jetspark.jetstream.errors import ConsumerExists, ConsumerNotFound
+from jetspark.jetstream.consumer_info import ConsumerInfo
+from jetspark.jetstream.errors import ConsumerExists, ConsumerNotFound, JetStreamNotEnabled
 from jetspark.jetstream.fetch import Fetch, MessageBatch, Stash
 from jetspark.jetstream.pull import PullSink, PullTarget
 from jetspark.jetstream.pull_flow import PullFlow
@@ -29,8 +32,6 @@ from jetspark.wire.subjects import validate_filter
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.jetstream.consumer import Consumer
-    from jetspark.jetstream.consumer_info import ConsumerInfo
     from jetspark.jetstream.context import JetStream
 
 #: Servers that take no_wait with expires for "what is there, else wait for the first".
@@ -38,6 +39,9 @@ ONE_REQUEST = (2, 7, 1)
 # The request ends on the server a moment before the caller's patience does, so that nothing is sent to an
 # inbox that is gone.
 _MARGIN = 0.01
+
+
+logger = logging.getLogger("jetspark")
 
 
 class PullSubscriptionClosed(ConsumeError):
@@ -245,9 +249,9 @@ async def pull_subscribe(
             raise InvalidArgument("subject", subject, "is needed to find the stream; or name the stream")
         stream = await js.stream_name_by_subject(subject)
     if consumer is not None:
-        handle = await js.get_consumer(stream, consumer)
-        _check_fits(handle, subject, ConsumerConfig())
-        return PullSubscription(handle, subject or "", owned=False, two_step=two_step)
+        return PullSubscription(
+            await _bind(js, stream, consumer, subject), subject or "", owned=False, two_step=two_step
+        )
     wanted = _wanted(config or ConsumerConfig(), subject, durable)
     name = wanted.effective_name
     if name is None:
@@ -262,6 +266,22 @@ async def pull_subscribe(
             handle = await js.get_consumer(stream, name)  # somebody made it in between
     _check_fits(handle, subject, wanted)
     return PullSubscription(handle, subject or "", owned=False, two_step=two_step)
+
+
+async def _bind(js: JetStream, stream: str, consumer: str, subject: str | None) -> Consumer:
+    """A named consumer. ADR-15 'Consumer name': pulling works without the look-up, so it may fail.
+
+    That is so for consumers of other accounts, whose export may hold nothing but the request for messages.
+    That there is no such consumer is an answer, and an error.
+    """
+    try:
+        handle = await js.get_consumer(stream, consumer)
+    except (JetStreamNotEnabled, PermissionViolationError, RequestTimeout) as error:
+        logger.info("consumer %s of stream %s can't be looked at: %s", consumer, stream, error)
+        config = ConsumerConfig(durable_name=consumer)
+        return Consumer(js, ConsumerInfo(stream_name=stream, name=consumer, config=config))
+    _check_fits(handle, subject, ConsumerConfig())
+    return handle
 
 
 def _wanted(config: ConsumerConfig, subject: str | None, durable: str | None) -> ConsumerConfig:
