@@ -93,6 +93,7 @@ def test_every_command_is_run_as_a_process_somewhere() -> None:
     elsewhere = {
         ("stream", "add"), ("stream", "view"), ("consumer", "sub"), ("sub",), ("req",), ("reply",), ("top",),
         ("server",), ("bench", "sub"), ("context", "show"), ("context", "select"),
+        ("pipe", "run"), ("demo",),
     }  # fmt: skip
     here = {path for path in COMMANDS if any(line.startswith(" ".join(path)) for line in LINES)}
     assert set(COMMANDS) - here == elsewhere
