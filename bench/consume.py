@@ -223,7 +223,7 @@ async def ours_arrow(p: Params) -> Figures:
     async def run(name: str, count: int) -> Figures:
         consumer = await ours_consumer(nc, name)
         meter = Meter(count, p.size)
-        async with module("jetspark.arrow").consume_arrow(consumer, max_messages=BUFFER) as batches:
+        async with module("jetspark.arrow").consume_arrow(consumer) as batches:
             async for batch in batches:
                 if meter.add(batch.num_rows, pc.sum(pc.binary_length(batch.column("data"))).as_py()):
                     break

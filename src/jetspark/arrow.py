@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 """All columns: where a message is stored, when (server time), its headers (an empty map when it has none)
 and its payload."""
 
-DEFAULT_BUFFER = 20_000
+DEFAULT_BUFFER = 50_000
 
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
@@ -70,7 +70,8 @@ def consume_arrow(
 
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
-    costs nothing. ``max_messages``: size of the buffer (20,000). The other options are those of
+    costs nothing. ``max_messages``: size of the buffer (50,000; for large
+    messages set ``max_bytes`` instead). The other options are those of
     ``consumer.consume``.
     """
     names = list(SCHEMA.names) if columns is None else list(columns)
