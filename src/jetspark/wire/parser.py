@@ -100,6 +100,7 @@ class Parser:
         "_byte_sizes",
         "_chunks",
         "_held",
+        "_line_sizes",
         "_max_message",
         "_need",
         "_sizes",
@@ -111,6 +112,8 @@ class Parser:
         self.routes: dict[str, tuple[Factory, Any]] = {}
         self._sizes: dict[str, int] = {}
         self._byte_sizes: dict[bytes, int] = {}
+        # The same with the CR behind the digits, for the columnar loop.
+        self._line_sizes: dict[bytes, int] = {}
         self._max_message = max_message
         # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
         # look (0: the end of a line is missing, so only a line break does).
@@ -255,7 +258,7 @@ class Parser:
                     make, owner = routes.get(sid, _NO_ROUTE)
                     if make is COLUMNAR:
                         columns = Columns(sid, [], [], [], {})
-                        after = read_columns(buf, pos, columns, self._byte_sizes, self._byte_size, MAX_LINE)
+                        after = read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
                         run_sid = None
                         if after > pos:
                             events.append(columns)
