@@ -49,6 +49,7 @@ def accounts() -> Iterator[Server]:
                 users: [ { user: owner, password: x } ]
                 exports: [
                     { service: "$JS.API.>", response_type: stream }
+                    { service: "$JS.ACK.>" }
                     { service: "shared.>" }
                 ]
             }
@@ -56,6 +57,7 @@ def accounts() -> Iterator[Server]:
                 users: [ { user: guest, password: x } ]
                 imports: [
                     { service: { account: OWNER, subject: "$JS.API.>" }, to: "from.owner.API.>" }
+                    { service: { account: OWNER, subject: "$JS.ACK.>" } }
                     { service: { account: OWNER, subject: "shared.>" } }
                 ]
             }
@@ -99,6 +101,14 @@ async def exercise(js: jetspark.JetStream, subject: str) -> None:
     assert (await stream.get_consumer("w")).name == "w"
     assert [one async for one in stream.consumer_names()] == ["w"]
     assert (await consumer.reset(51)).num_pending == 25
+    first, *others = await consumer.fetch(5, expires=5)
+    await first.ack_sync()
+    for message in others:
+        await message.ack()
+    await eventually(lambda: _acked(consumer, others[-1].metadata.sequence.stream))
+    async with consumer.consume(stop_after=20) as messages:
+        rest = [message async for message in messages]
+    assert [message.metadata.sequence.stream for message in rest] == list(range(61, 101, 2))
     await consumer.delete()
 
     await stream.delete_msg(1)
@@ -218,3 +228,8 @@ async def _stored(js: jetspark.JetStream, subject: str) -> bool:
     except jetspark.errors.NoRespondersError:
         return False
     return True
+
+
+async def _acked(consumer: jetspark.Consumer, sequence: int) -> bool:
+    info = await consumer.info()
+    return info.ack_floor.stream_seq == sequence and info.num_ack_pending == 0
