@@ -14,7 +14,7 @@ DEPS   := $(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint bench exactly-once clean
+.PHONY: help setup java demo test check lint bench faults exactly-once clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ check: lint ## Everything CI checks: ruff, mypy, tests
 
 bench: setup ## Measure beside nats-py, natsrpy and the raw socket limit: one table
 	@$(BIN)/python bench/run.py --quick
+
+faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --seed 1")
+	@$(BIN)/python tests/fault_table.py $(ARGS)
 
 exactly-once: setup ## Kill a Spark pipeline at random moments and count every message (ARGS="--seed 1")
 	@$(BIN)/python tests/exactly_once.py $(ARGS)

@@ -91,6 +91,7 @@ class Job:
         self._folder = folder
         self._done = {query: last(folder, query, "commits") for query in QUERIES}
         self._begun = {query: last(folder, query, "offsets") for query in QUERIES}
+        self._hurt = False
         self._log = folder / "job.log"
         with self._log.open("ab") as log:
             self._begin = log.tell()
@@ -107,17 +108,24 @@ class Job:
             return log.read().decode(errors="replace")
 
     @property
-    def slow_start(self) -> bool:
-        """Whether it died of a busy machine: Spark gives each Python process ten seconds to start."""
-        return self.process.poll() not in (None, 0) and "failed to connect back" in self.said()
+    def excused(self) -> bool:
+        """Whether it died of something that is not its fault.
+
+        Of a busy machine, because Spark gives each Python process ten seconds to start; or of the kill of one
+        of its Python processes, because a query does not survive its planner. That shows seconds after the
+        kill.
+        """
+        return self.process.poll() not in (None, 0) and (
+            self._hurt or "failed to connect back" in self.said()
+        )
 
     def wait_working(self, query: str, *, done: bool) -> bool:
-        """Wait until a query has begun a micro-batch since the start, or done one; False: a slow start."""
+        """Wait until a query has begun a micro-batch since the start, or done one; False: see `excused`."""
         deadline = time.monotonic() + _PATIENCE
         while last(self._folder, query, "commits") <= self._done[query] and (
             done or last(self._folder, query, "offsets") <= self._begun[query]
         ):
-            if self.slow_start:
+            if self.excused:
                 return False
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the job does not work:\n{self.said()[-6000:]}")
@@ -146,6 +154,7 @@ class Job:
         )
         if not found:
             return False
+        self._hurt = True
         for pid in found if chance.random() < 0.3 else [chance.choice(found)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -229,7 +238,7 @@ def prove(
                 job = Job(server.url, folder, *flags, "--finish")
                 if job.process.wait(timeout=_PATIENCE * 2) == 0:
                     break
-                if final or not job.slow_start:
+                if final or not job.excused:
                     raise AssertionError(f"seed {seed}: the last run failed:\n{job.said()[-6000:]}")
             _check(js, job.said(), messages, control, outcome)
         finally:
