@@ -17,10 +17,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
 
 FOLDER = Path(__file__).parent / "faults"
 
