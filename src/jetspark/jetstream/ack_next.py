@@ -46,8 +46,8 @@ class AckNext(Fetch):
         owner: Any = message._owner
         if not isinstance(owner, PullTarget):
             raise InvalidArgument("message", message.subject, "ack_next is for messages of pull consumers")
-        stash = owner.stash if owner.stash is not None else Stash(owner, None)
-        super().__init__(owner, options, stash)
+        stash = owner.stash
+        super().__init__(owner, options, stash if stash is not None else Stash(owner, None))
         self._message = message
 
     def _start(self, stashed: list[Message]) -> PullSink | None:

@@ -274,7 +274,8 @@ class OrderedChain:
         """Raise when it is in use, has failed or was closed."""
         if self.error is not None:
             raise self.error
-        if self.sink is not None or (self.target.stash is not None and self.target.stash.in_use):
+        stash = self.target.stash
+        if self.sink is not None or (stash is not None and stash.in_use):
             raise OrderedConsumerBusy(self.flow.name)
 
     def begin(self, sink: ChainedSink) -> None:

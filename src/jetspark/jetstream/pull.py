@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetspark.connection.client import Connection
+    from jetspark.jetstream.fetch import Stash
     from jetspark.jetstream.pull_options import FetchOptions
 
 logger = logging.getLogger("jetspark")
@@ -58,8 +60,20 @@ class PullTarget:
         # Seconds to wait before the UNSUB of an open request: the server drops what it sends in that
         # instant. 0 where it would deliver that again.
         self.linger = 0.0
-        # Where the messages of a cancelled fetch go.
-        self.stash: Any = None
+        self._stash: weakref.ref[Stash] | None = None
+
+    @property
+    def stash(self) -> Stash | None:
+        """Where the messages of a cancelled fetch go; None when the consumer's handle is gone.
+
+        A weak reference: messages in the stash refer to this target, and the garbage collector does not look
+        into messages, so that it could never free the circle.
+        """
+        return None if self._stash is None else self._stash()
+
+    @stash.setter
+    def stash(self, stash: Stash) -> None:
+        self._stash = weakref.ref(stash)
 
 
 class PullSink(FlowSink):
