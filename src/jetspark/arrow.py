@@ -1,9 +1,10 @@
 """JetStream messages as Arrow record batches: the columnar fast path.
 
-From the received bytes to Arrow there is no Python object for a message: the parser cuts columns of bytes
-(:mod:`jetspark.wire.columns`), Arrow copies each column in one go, and sequence and timestamp are read out
-of the ack replies by Arrow's CSV reader with ``.`` as the delimiter, which is the fastest integer parser at
-hand.
+From the received bytes to Arrow there is no Python object for a message. The compiled core notes where
+everything lies in the received chunks and copies it once, into the buffers of Arrow arrays. In pure Python
+the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow copies each column in one go, and
+sequence and timestamp are read out of the ack replies by Arrow's CSV reader with ``.`` as the delimiter, which
+is the fastest integer parser at hand.
 
 Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 """
@@ -11,13 +12,14 @@ Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError
 from jetspark.jetstream.ack_reply import Metadata, parse_ack_reply
 from jetspark.jetstream.columnar import ConsumeColumns
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.pull_options import PullOptions
+from jetspark.wire.columns import PackedColumns
 from jetspark.wire.headers import decode_headers
 
 try:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from jetspark import blocking
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import Courier
-    from jetspark.wire.columns import Columns
+    from jetspark.wire.columns import AnyColumns
 
 SCHEMA = pa.schema(
     [
@@ -193,33 +195,43 @@ class ConsumeArrow:
             )
         return self._engine
 
-    def _convert(self, columns: Columns) -> pa.RecordBatch:
+    def _convert(self, columns: AnyColumns) -> pa.RecordBatch:
         batch = to_record_batch(columns, self._names, self._stream)
-        self._last_reply = columns.replies[-1]
+        self._last_reply = columns.reply(-1)
         return batch
 
 
-def to_record_batch(columns: Columns, names: Sequence[str], stream: str) -> pa.RecordBatch:
+def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> pa.RecordBatch:
     """The chosen columns of :data:`SCHEMA`, in the order of ``names``."""
     arrays: dict[str, pa.Array] = {}
     if "sequence" in names or "timestamp" in names:
-        sequences, nanoseconds = _positions(columns.replies)
-        arrays["sequence"] = sequences
-        if "timestamp" in names:
-            arrays["timestamp"] = pc.divide(nanoseconds, 1000).cast(SCHEMA.field("timestamp").type)
+        arrays["sequence"], arrays["timestamp"] = _positions(columns)
     if "stream" in names:
         arrays["stream"] = pa.repeat(pa.scalar(stream, pa.string()), len(columns))
     if "subject" in names:
-        arrays["subject"] = _text(columns.subjects)
+        arrays["subject"] = _text(columns)
     if "headers" in names:
         arrays["headers"] = _headers(columns)
     if "data" in names:
-        arrays["data"] = pa.array(columns.payloads, pa.binary())
+        arrays["data"] = _binary(columns, 2)
     fields = [SCHEMA.field(name) for name in names]
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=pa.schema(fields))
 
 
-def _positions(replies: list[bytes]) -> tuple[pa.Array, pa.Array]:
+def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
+    """Stream sequences and timestamps of the rows, out of their ack replies."""
+    kind = SCHEMA.field("timestamp").type
+    if isinstance(columns, PackedColumns):
+        packed = columns.rows.positions()
+        if packed is not None:
+            buffers = [pa.py_buffer(one) for one in packed]
+            sequences = pa.Array.from_buffers(pa.int64(), len(columns), [None, buffers[0]])
+            return sequences, pa.Array.from_buffers(kind, len(columns), [None, buffers[1]])
+    sequences, nanoseconds = _read_positions(columns.replies)
+    return sequences, pc.divide(nanoseconds, 1000).cast(kind)
+
+
+def _read_positions(replies: list[bytes]) -> tuple[pa.Array, pa.Array]:
     """Stream sequences and timestamps (ns) of a column of ack replies."""
     if replies:
         tokens = replies[0].count(b".") + 1
@@ -265,15 +277,25 @@ def _read_tokens(
     return table.column(0).combine_chunks(), table.column(1).combine_chunks()
 
 
-def _text(values: list[bytes]) -> pa.Array:
+def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:
+    """Subjects (0) or payloads (2), as they are."""
+    if isinstance(columns, PackedColumns):
+        offsets, data = columns.rows.pack(column)
+        return pa.Array.from_buffers(
+            pa.binary(), len(columns), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        )
+    return pa.array(columns.payloads if column else columns.subjects, pa.binary())
+
+
+def _text(columns: AnyColumns) -> pa.Array:
     try:
-        return pa.array(values, pa.binary()).cast(pa.string())
+        return _binary(columns, 0).cast(pa.string())
     except pa.ArrowInvalid:
         # A subject that is not UTF-8: the server does not care, Arrow's string type does.
-        return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
+        return pa.array([value.decode("utf-8", "replace") for value in columns.subjects], pa.string())
 
 
-def _headers(columns: Columns) -> pa.Array:
+def _headers(columns: AnyColumns) -> pa.Array:
     kind = SCHEMA.field("headers").type
     if not columns.headers:
         offsets = pa.repeat(pa.scalar(0, pa.int32()), len(columns) + 1)

@@ -21,7 +21,6 @@ from jetspark.connection.tls import build_ssl_context
 from jetspark.connection.urls import Servers, parse_servers
 from jetspark.connection.websocket import wrap_headers
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.context import JetStream
 
 if TYPE_CHECKING:
     import os
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark._secret import Secret
+    from jetspark.jetstream.context import JetStream
 
 
 class Connection(CoreConnection):
@@ -53,6 +53,9 @@ class Connection(CoreConnection):
         own). ``api_prefix``: subject prefix under which another account's API is imported, instead of
         ``$JS.API``; excludes ``domain``. ``timeout``: seconds to wait for each API answer (5).
         """
+        # Not needed by who speaks core NATS alone, and half of what there is to load.
+        from jetspark.jetstream.context import JetStream
+
         if domain is None and api_prefix is None:
             domain = self._jetstream_defaults.get("domain")
             api_prefix = self._jetstream_defaults.get("api_prefix") if domain is None else None

@@ -303,7 +303,7 @@ def slow_replies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_the_fast_way_reads_what_the_slow_way_would(replies: list[bytes], slow_replies: list[str]):
-    sequences, timestamps = arrow._positions(replies)
+    sequences, timestamps = arrow._read_positions(replies)
     assert slow_replies == []
     assert (sequences.type, timestamps.type) == (pa.int64(), pa.int64())
     expected = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in replies]
@@ -324,7 +324,7 @@ def test_the_fast_way_reads_what_the_slow_way_would(replies: list[bytes], slow_r
     ],
 )
 def test_replies_of_different_shape_are_read_one_by_one(replies: list[bytes], slow_replies: list[str]):
-    sequences, timestamps = arrow._positions(replies)
+    sequences, timestamps = arrow._read_positions(replies)
     assert len(slow_replies) == len(replies)
     assert sequences.to_pylist() == [parse_ack_reply(one.decode()).sequence.stream for one in replies]
     assert timestamps.to_pylist() == [1_700_000_000_123_456_789] * len(replies)
@@ -349,7 +349,7 @@ def test_replies_of_different_shape_are_read_one_by_one(replies: list[bytes], sl
 def test_a_reply_that_is_no_ack_reply_is_named(bad: bytes, place: str):
     replies = {"alone": [bad], "first": [bad, v1(2)], "last": [v1(1), v1(2), bad]}[place]
     with pytest.raises(NotJetStreamMessage) as caught:
-        arrow._positions(replies)
+        arrow._read_positions(replies)
     assert caught.value.reply == bad.decode("utf-8", "replace")
 
 

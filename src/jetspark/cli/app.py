@@ -4,31 +4,56 @@ import functools
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from jetspark._secret import Secret
-from jetspark.cli import (
-    account,
-    bench,
-    consumer,
-    context,
-    demo,
-    messages,
-    pipe,
-    server,
-    settings,
-    stream,
-    top,
-    values,
-)
+from jetspark.cli import settings, values
 from jetspark.cli.errors import UsageError, describe, exit_code
 from jetspark.cli.settings import Settings
+from jetspark.cli.tree import Branch, Branches, Group, branches
+
+# Every command, its module in this package and what help says of it, in the order of the help; a module is
+# loaded when its command is called. The texts are those of the commands themselves, which a test compares.
+COMMANDS = {
+    "pub": ("messages", "Publish messages."),
+    "sub": (
+        "messages",
+        "Print messages of subjects until Ctrl-C; of core NATS, or with --stream of a stream, without acks.",
+    ),
+    "req": ("messages", "Send a request and print the answers. --timeout says how long to wait."),
+    "reply": ("messages", "Answer requests until Ctrl-C, with a fixed text or with what was asked."),
+    "top": (
+        "top",
+        "Watch streams and consumers: rates, lag, ack pending, redelivered, waiting pulls.",
+    ),
+    "server": ("server", "Run a nats-server with JetStream until Ctrl-C."),
+    "rtt": ("account", "Measure the round trip to the server."),
+    "demo": (
+        "demo",
+        "Show everything at once: live orders, a Spark pipeline, a server crash, and that nothing was lost.",
+    ),
+    "stream": ("stream", "Streams: list, create, change, look into, export and restore."),
+    "consumer": ("consumer", "Consumers: list, create, change, read through them, pause."),
+    "bench": ("bench", "Benchmarks of publishing, subscribing and JetStream."),
+    "account": ("account", "The account that the credentials belong to."),
+    "context": ("context", "Contexts: named connection settings, shared with the nats tool."),
+    "pipe": ("pipe", "Run a Spark streaming query over streams: read, transform with SQL, write."),
+}
+# Short and long forms of the same, which no help lists.
+ALIASES = {
+    "publish": "pub",
+    "subscribe": "sub",
+    "request": "req",
+    "s": "stream",
+    "con": "consumer",
+    "acct": "account",
+    "ctx": "context",
+}
 
 # Options of the root command that may stand anywhere, as in the nats tool; True: it takes a value. No
 # command may use these names for something else.
@@ -76,7 +101,7 @@ def hoist(args: Sequence[str]) -> list[str]:
     return front + rest
 
 
-class Root(TyperGroup):
+class Root(Group):
     """The root group: shared options may come after the command, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -98,21 +123,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
 )
-app.add_typer(stream.app, name="stream")
-app.add_typer(stream.app, name="s", hidden=True)
-app.add_typer(consumer.app, name="consumer")
-app.add_typer(consumer.app, name="con", hidden=True)
-messages.register(app)
-app.add_typer(bench.app, name="bench")
-top.register(app)
-server.register(app)
-account.register(app)
-app.add_typer(context.app, name="context")
-app.add_typer(context.app, name="ctx", hidden=True)
-pipe.register(app)
-demo.register(app)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -198,10 +208,20 @@ def root(
     )
 
 
+def _load(name: str) -> Any:
+    part = typer.Typer()
+    import_module(f"jetspark.cli.{COMMANDS[ALIASES.get(name, name)][0]}").register(part)
+    return branches(part)[name].build()
+
+
 @functools.cache
-def _tree() -> Any:
-    # Building it reads every signature; once is enough for a process.
-    return get_command(app)
+def tree() -> Any:
+    """The root command; commands are loaded on use."""
+    root = get_command(app)
+    listed = {name: Branch(help, False, functools.partial(_load, name)) for name, (_, help) in COMMANDS.items()}
+    hidden = {name: Branch("", True, functools.partial(_load, name)) for name in ALIASES}
+    root.commands = Branches(listed | hidden)
+    return root
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -213,7 +233,7 @@ def run(args: Sequence[str] | None = None) -> int:
             # Names and headers of others may hold what no encoding can: shown as escapes, no reason to fail.
             target.reconfigure(errors="backslashreplace")
     try:
-        result = _tree().main(words, prog_name="jetspark", standalone_mode=False)
+        result = tree().main(words, prog_name="jetspark", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -225,6 +245,8 @@ def run(args: Sequence[str] | None = None) -> int:
         return _fail("aborted", 1)
     except Exception as error:
         if settings.current().debug:
+            import traceback
+
             traceback.print_exc()
         usage = getattr(error, "format_message", None)
         if usage is None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from jetspark.cli.tree import Group
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 Json = Annotated[bool, typer.Option("--json", "-j", help="Print JSON.")]
@@ -43,7 +45,9 @@ def many_option(flag: str, metavar: str, help: str) -> Any:
 
 def group(help: str) -> typer.Typer:
     """A command with subcommands."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    return typer.Typer(
+        cls=Group, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
 
 
 def command(

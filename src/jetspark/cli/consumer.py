@@ -21,6 +21,12 @@ from jetspark.jetstream.message import Message
 
 app = group("Consumers: list, create, change, read through them, pause.")
 
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.add_typer(app, name="consumer")
+    root.add_typer(app, name="con", hidden=True)
+
 _MODES = {"ack": "ack", "sync": "sync", "none": "none", "nak": "nak", "term": "term"}
 Mode = Annotated[
     str, typer.Option("--ack-mode", metavar="MODE", help="ack, sync (wait for it), none, nak or term.")

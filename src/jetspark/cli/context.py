@@ -14,6 +14,12 @@ from jetspark.connection.urls import parse_servers
 from jetspark.errors import InvalidArgument
 
 app = group("Contexts: named connection settings, shared with the nats tool.")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.add_typer(app, name="context")
+    root.add_typer(app, name="ctx", hidden=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 
 

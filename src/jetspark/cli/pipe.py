@@ -8,6 +8,7 @@ import typer
 from jetspark.cli.commands import Json, command
 from jetspark.cli.errors import UsageError
 from jetspark.cli.pipe_job import DEFAULT_MASTER, DEFAULT_TRIGGER, SINKS, build, load
+from jetspark.cli.tree import Group
 
 _EXAMPLE = """\
 jetspark pipe --from ORDERS --sql 'SELECT subject, sequence FROM input' --to console
@@ -42,6 +43,7 @@ Conf = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's log.")]
 
 app = typer.Typer(
+    cls=Group,
     invoke_without_command=True, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
 )
 

@@ -4,12 +4,12 @@ As in the ``nats`` tool each setting is taken from the first place that has it: 
 variable, the context (``--context``, ``NATS_CONTEXT``, else the selected one). When no place names a server,
 it is the newest one that ``jetspark server`` runs on this machine; and there is no default beyond that, so
 nothing is ever sent to a server nobody named.
+
+The client is imported where it is used, for help and completion need none.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,10 +18,6 @@ from jetspark._secret import Secret
 from jetspark.cli import local
 from jetspark.cli.errors import CommandFailed
 from jetspark.cli.output import notice
-from jetspark.connecting import connect
-from jetspark.connection import events
-from jetspark.connection.contexts import selected_context
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -76,6 +72,8 @@ class Settings:
         if self.user is not None and self.password is None:
             # The nats tool reads a user without a password as a token.
             options["user"], options["token"] = None, self.token or Secret(self.user)
+        from jetspark.connection.contexts import selected_context
+
         context = None if self.no_context else (self.context or selected_context())
         if context is not None:
             options["context"] = context
@@ -112,6 +110,10 @@ def _local_servers() -> list[str]:
 async def connection(*, listen: bool = False) -> AsyncIterator[Connection]:
     """A connection as the user asked for. ``listen``: tell of its troubles, for commands that stay."""
     # Troubles of the connection are told as errors or notices; the library's log would double them.
+    import logging
+
+    from jetspark.connecting import connect
+
     logging.getLogger("jetspark").addHandler(logging.NullHandler())
     options = _current.connect_options()
     async with connect(**options, listener=_tell if listen else None) as nc:
@@ -129,6 +131,8 @@ async def jetstream(*, listen: bool = False) -> AsyncIterator[JetStream]:
 
 async def find_stream(js: JetStream, name: str) -> Stream:
     """The stream, or an error that names it; the server's own does not."""
+    from jetspark.jetstream.errors import StreamNotFound
+
     try:
         return await js.get_stream(name)
     except StreamNotFound:
@@ -137,6 +141,8 @@ async def find_stream(js: JetStream, name: str) -> Stream:
 
 async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
     """The consumer, or an error that names what is missing."""
+    from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
+
     try:
         return await js.get_consumer(stream, name)
     except StreamNotFound:
@@ -148,6 +154,8 @@ async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
 
 
 def _tell(event: object) -> None:
+    from jetspark.connection import events
+
     match event:
         case events.Disconnected(server=server, error=error):
             notice(f"connection to {server} lost{f': {error}' if error else ''}; reconnecting")
@@ -161,6 +169,8 @@ def _tell(event: object) -> None:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine, on uvloop when it is installed."""
+    import asyncio
+
     try:
         import uvloop
 

@@ -18,6 +18,12 @@ from jetspark.jetstream import StoredMsg, StreamInfo
 app = group("Streams: list, create, change, look into, export and restore.")
 
 
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.add_typer(app, name="stream")
+    root.add_typer(app, name="s", hidden=True)
+
+
 @command(app, "ls", "list", example="jetspark stream ls\njetspark stream ls --subject 'orders.>' --json")
 def ls(
     subject: Annotated[

@@ -47,7 +47,7 @@ from jetspark.errors import (
     RequestTimeout,
     TLSError,
 )
-from jetspark.wire.columns import Columns
+from jetspark.wire.columns import Columns, PackedColumns
 from jetspark.wire.commands import (
     MAX_TARGET,
     PING,
@@ -454,7 +454,7 @@ class ConnectionCore:
                 sink = sinks.get(event.sid)
                 if sink is not None:
                     sink.deliver(event.items, event.nbytes)
-            elif type(event) is Columns:
+            elif type(event) is PackedColumns or type(event) is Columns:
                 self._stats.in_msgs += len(event)
                 sink = sinks.get(event.sid)
                 if sink is not None:

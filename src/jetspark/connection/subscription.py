@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.client import Connection
-    from jetspark.wire.columns import Columns
+    from jetspark.wire.columns import AnyColumns
     from jetspark.wire.parser import Factory
 
 Callback = Callable[[Msg], "Awaitable[None] | None"]
@@ -65,7 +65,7 @@ class Sink:
         """A run of messages arrived. Called by the event loop; must not block."""
         raise NotImplementedError
 
-    def deliver_columns(self, columns: Columns) -> None:
+    def deliver_columns(self, columns: AnyColumns) -> None:
         """The same for a sink whose factory is ``COLUMNAR``."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.pull import PullSink, PullTarget, pin_of
-from jetspark.wire.columns import COLUMNAR, Columns
+from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +50,9 @@ class ColumnarSink(PullSink):
         # Statuses still come as objects, made by what the plain sink would have used.
         self.owner = (self.factory, self.owner)
         self.factory = COLUMNAR
-        self.chunks: list[Columns] = []
+        self.chunks: list[AnyColumns] = []
 
-    def deliver_columns(self, columns: Columns) -> None:
+    def deliver_columns(self, columns: AnyColumns) -> None:
         """A run of messages as columns."""
         if self.done:
             return
@@ -62,37 +62,28 @@ class ColumnarSink(PullSink):
         self.chunks.append(columns)
         if self._waiters:
             self._wake()
-        size = self._column_bytes(columns) if self._exact else 0
+        size = columns.size if self._exact else 0
         actions = self.flow.on_messages(len(columns), size, self._now())
         if actions:
             self._perform(actions)
             self._arm()
 
-    def take(self) -> Columns | None:
+    def take(self) -> AnyColumns | None:
         """What has arrived as one set of columns, ``MAX_TAKE`` at most; None when nothing has."""
         chunks = self.chunks
         if not chunks:
             return None
-        taken = chunks[0]
-        used = 1
-        for chunk in chunks[1:]:
-            if taken.nbytes + chunk.nbytes > MAX_TAKE:
-                break
+        used, nbytes = 1, chunks[0].nbytes
+        while used < len(chunks) and nbytes + chunks[used].nbytes <= MAX_TAKE:
+            nbytes += chunks[used].nbytes
             used += 1
-            offset = len(taken)
-            taken.subjects += chunk.subjects
-            taken.replies += chunk.replies
-            taken.payloads += chunk.payloads
-            for row, block in chunk.headers.items():
-                taken.headers[offset + row] = block
-            taken.nbytes += chunk.nbytes
+        taken = join_columns(chunks[:used])
         del chunks[:used]
         wanted = self.flow.deliverable
         if len(taken) > wanted:
-            del taken.subjects[wanted:], taken.replies[wanted:], taken.payloads[wanted:]
-            taken.headers = {row: block for row, block in taken.headers.items() if row < wanted}
+            taken.truncate(wanted)
         if not self.flow.concluded:
-            size = self._column_bytes(taken) if self._exact else 0
+            size = taken.size if self._exact else 0
             self._perform(self.flow.on_processed(len(taken), size, self._now()))
             self._arm()
         return taken
@@ -110,7 +101,7 @@ class ColumnarSink(PullSink):
             columns.payloads.append(item.data)
             if item._header is not None:
                 columns.headers[row] = item._header
-        columns.nbytes = self._column_bytes(columns)
+        columns.nbytes = columns.size
         return columns
 
     def _deliver_messages(self, items: list[Any]) -> None:
@@ -125,21 +116,11 @@ class ColumnarSink(PullSink):
             self.chunks = []
         super()._finish(error, discard=discard)
 
-    def _note_pin_of(self, columns: Columns) -> None:
+    def _note_pin_of(self, columns: AnyColumns) -> None:
         pin = pin_of(columns.headers[max(columns.headers)])
         if pin and pin != self.target.pin_id:
             self.target.pin_id = pin
             self.flow.on_pin_id(pin)
-
-    @staticmethod
-    def _column_bytes(columns: Columns) -> int:
-        """Bytes as the server counts them (ADR-37 'Message Size Calculation')."""
-        return (
-            sum(map(len, columns.subjects))
-            + sum(map(len, columns.replies))
-            + sum(map(len, columns.payloads))
-            + sum(map(len, columns.headers.values()))
-        )
 
 
 class ConsumeColumns(ConsumeBase):
@@ -170,14 +151,14 @@ class ConsumeColumns(ConsumeBase):
         sink = self._sink
         return sum(map(len, sink.chunks)) if isinstance(sink, ColumnarSink) else 0
 
-    async def take(self, timeout: float | None = None) -> Columns | None:
+    async def take(self, timeout: float | None = None) -> AnyColumns | None:
         """What has arrived, waiting at most ``timeout`` seconds for the first of it (None: for ever).
 
         None when nothing came in time or the end has come (``closed``); raises what ended it.
         """
         sink = self._started()
         assert isinstance(sink, ColumnarSink)
-        columns: Columns | None = None
+        columns: AnyColumns | None = None
         # What arrives in the moment of the time-out is still handed out.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):

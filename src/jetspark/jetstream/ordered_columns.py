@@ -12,22 +12,20 @@ from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.columnar import ColumnarSink
 from jetspark.jetstream.ordered import OrderedSink
 from jetspark.jetstream.ordered_flow import Verdict
-from jetspark.wire.columns import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from jetspark.wire.columns import AnyColumns
 
 
 class OrderedColumnarSink(OrderedSink, ColumnarSink):
     """Columns from whatever consumer the chain has at the moment."""
 
-    def deliver_columns(self, columns: Columns) -> None:
+    def deliver_columns(self, columns: AnyColumns) -> None:
         if self.done:
             return
-        replies = columns.replies
         try:
-            first, _ = _sequences(replies[0])
-            last, stream_seq = _sequences(replies[-1])
+            first, _ = _sequences(columns.reply(0))
+            last, stream_seq = _sequences(columns.reply(-1))
         except NotJetStreamMessage:
             self._inspect_columns(columns)
             return
@@ -42,7 +40,7 @@ class OrderedColumnarSink(OrderedSink, ColumnarSink):
         if items:
             super().deliver_columns(self._columns_of(items))
 
-    def _inspect_columns(self, columns: Columns) -> None:
+    def _inspect_columns(self, columns: AnyColumns) -> None:
         rows: list[int] = []
         keys: list[tuple[int, int, int]] = []
         for row, reply in enumerate(columns.replies):
@@ -54,27 +52,11 @@ class OrderedColumnarSink(OrderedSink, ColumnarSink):
             keys.append((self.serial, consumer_seq, stream_seq))
         keep, actions = self._ordered.on_each(keys, self._now())
         if keep:
-            super().deliver_columns(_select(columns, [rows[index] for index in keep]))
+            super().deliver_columns(columns.select([rows[index] for index in keep]))
         self._chain.perform(actions)
 
     def _unread_at(self) -> int:
-        return _sequences(self.chunks[0].replies[0])[1] if self.chunks else 0
-
-
-def _select(columns: Columns, rows: Sequence[int]) -> Columns:
-    headers = {}
-    for place, row in enumerate(rows):
-        block = columns.headers.get(row)
-        if block is not None:
-            headers[place] = block
-    return Columns(
-        columns.sid,
-        [columns.subjects[row] for row in rows],
-        [columns.replies[row] for row in rows],
-        [columns.payloads[row] for row in rows],
-        headers,
-        columns.nbytes * len(rows) // len(columns),
-    )
+        return _sequences(self.chunks[0].reply(0))[1] if self.chunks else 0
 
 
 def _sequences(reply: bytes) -> tuple[int, int]:

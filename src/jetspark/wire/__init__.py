@@ -1,5 +1,9 @@
-"""The NATS protocol without IO: bytes in, events out; arguments in, bytes out."""
+"""The NATS protocol without IO: bytes in, events out; arguments in, bytes out.
 
+``backend`` tells which inner loops run: ``"c"`` or ``"python"``.
+"""
+
+from jetspark.wire._backend import backend
 from jetspark.wire.headers import Headers, decode_headers, decode_status, encode_headers
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.parser import Err, Event, Info, Messages, Ok, Parser, Ping, Pong
@@ -15,6 +19,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ServerInfo",
+    "backend",
     "decode_headers",
     "decode_status",
     "encode_headers",

@@ -1,10 +1,13 @@
 """Messages as columns: the parser's road for those who want Arrow instead of objects.
 
-A subscription whose route has the factory :data:`COLUMNAR` gets its user messages as three parallel lists
-of bytes, slices of the received chunk and nothing else: no object, no decoding, no header parsing. The
-inner loop leaves as soon as a line is anything but the next complete message of the same subscription, and
-the parser's general loop takes over from there; so statuses, errors and limits have one home. It raises
-nothing: an error would cost the rows in front of it.
+A subscription whose route has the factory :data:`COLUMNAR` gets its user messages as columns: no object, no
+decoding, no header parsing. The inner loop leaves as soon as a line is anything but the next complete message
+of the same subscription, and the parser's general loop takes over from there; so statuses, errors and limits
+have one home. It raises nothing: an error would cost the rows in front of it.
+
+The loop in Python makes :class:`Columns`, three parallel lists of slices of the received chunk. The compiled
+one makes :class:`PackedColumns`, which knows where in the chunks everything lies and copies it once, into the
+buffers of Arrow arrays. Both can be read in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import msgspec
 from jetspark.wire.headers import VERSION_LINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from jetspark.wire._speed import Rows
 
 
 class Columns(msgspec.Struct):
@@ -31,6 +36,112 @@ class Columns(msgspec.Struct):
 
     def __len__(self) -> int:
         return len(self.payloads)
+
+    @property
+    def size(self) -> int:
+        """Bytes as the server counts them (ADR-37 'Message Size Calculation')."""
+        return (
+            sum(map(len, self.subjects))
+            + sum(map(len, self.replies))
+            + sum(map(len, self.payloads))
+            + sum(map(len, self.headers.values()))
+        )
+
+    def reply(self, row: int) -> bytes:
+        """The reply of one row; negative counts from the end."""
+        return self.replies[row]
+
+    def truncate(self, count: int) -> None:
+        """Keep the first rows only."""
+        del self.subjects[count:], self.replies[count:], self.payloads[count:]
+        self.headers = {row: block for row, block in self.headers.items() if row < count}
+
+    def select(self, rows: Sequence[int]) -> Columns:
+        """Some rows, in this order."""
+        headers = {place: self.headers[row] for place, row in enumerate(rows) if row in self.headers}
+        return Columns(
+            self.sid,
+            [self.subjects[row] for row in rows],
+            [self.replies[row] for row in rows],
+            [self.payloads[row] for row in rows],
+            headers,
+            self.nbytes * len(rows) // len(self),
+        )
+
+
+class PackedColumns(msgspec.Struct):
+    """The same, made by the compiled loop. The lists are made when asked for, which only rare cases do."""
+
+    sid: str
+    rows: Rows
+    headers: dict[int, bytes]
+    nbytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def subjects(self) -> list[bytes]:
+        return self.rows.cells(0)
+
+    @property
+    def replies(self) -> list[bytes]:
+        return self.rows.cells(1)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return self.rows.cells(2)
+
+    @property
+    def size(self) -> int:
+        return self.rows.size()
+
+    def reply(self, row: int) -> bytes:
+        return self.rows.reply(row)
+
+    def truncate(self, count: int) -> None:
+        self.rows.truncate(count)
+        self.headers = {row: block for row, block in self.headers.items() if row < count}
+
+    def select(self, rows: Sequence[int]) -> Columns:
+        return self.unpack().select(rows)
+
+    def unpack(self) -> Columns:
+        """As lists."""
+        return Columns(self.sid, self.subjects, self.replies, self.payloads, self.headers, self.nbytes)
+
+
+AnyColumns = Columns | PackedColumns
+
+
+def join_columns(parts: Sequence[AnyColumns]) -> AnyColumns:
+    """One set of columns of all parts, which are used up by that."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: AnyColumns
+    if all(type(part) is PackedColumns for part in parts):
+        first, *others = parts
+        assert isinstance(first, PackedColumns)
+        rows, headers, nbytes = first.rows, first.headers, first.nbytes
+        for part in others:
+            assert isinstance(part, PackedColumns)
+            _shift(part.headers, len(rows), headers)
+            rows.extend(part.rows)
+            nbytes += part.nbytes
+        return PackedColumns(first.sid, rows, headers, nbytes)
+    joined = Columns(parts[0].sid, [], [], [], {})
+    for part in parts:
+        _shift(part.headers, len(joined), joined.headers)
+        joined.subjects += part.subjects
+        joined.replies += part.replies
+        joined.payloads += part.payloads
+        joined.nbytes += part.nbytes
+    return joined
+
+
+def _shift(headers: dict[int, bytes], offset: int, target: dict[int, bytes]) -> None:
+    for row, block in headers.items():
+        target[offset + row] = block
 
 
 def COLUMNAR(subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> Any:

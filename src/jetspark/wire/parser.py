@@ -12,6 +12,9 @@ The message objects are made right here, by the class that the subscription regi
 :data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects. Messages of an unknown sid (those
 still in flight after UNSUB) are parsed and dropped.
 
+Where the compiled core is there (:mod:`jetspark.wire._backend`), it reads the rest of a run: the loop below
+finds out what a run is and meets everything that is not the next message of it.
+
 What is incomplete at the end of a chunk is kept as a list of chunks and joined once when the rest is
 there: a large payload arriving in many pieces is copied once, and a control line arriving byte by byte is
 searched for its end in the new bytes only.
@@ -30,7 +33,8 @@ from typing import Any, Final
 import msgspec
 
 from jetspark.errors import ProtocolError
-from jetspark.wire.columns import COLUMNAR, Columns, read_columns
+from jetspark.wire._backend import speed
+from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, PackedColumns, read_columns
 from jetspark.wire.headers import VERSION_LINE
 from jetspark.wire.info import ServerInfo, decode_info
 
@@ -81,7 +85,7 @@ class Err(msgspec.Struct, gc=False):
     message: str
 
 
-Event = Messages | Columns | Info | Ping | Pong | Ok | Err
+Event = Messages | Columns | PackedColumns | Info | Ping | Pong | Ok | Err
 
 _PING, _PONG, _OK = Ping(), Pong(), Ok()
 
@@ -94,11 +98,15 @@ _NO_ROUTE: tuple[Factory, Any] = (_drop, None)
 
 
 class Parser:
-    """An incremental parser of the server's side of the protocol."""
+    """An incremental parser of the server's side of the protocol.
+
+    ``compiled=False`` keeps to pure Python even where the compiled core is there.
+    """
 
     __slots__ = (
         "_byte_sizes",
         "_chunks",
+        "_compiled",
         "_held",
         "_line_sizes",
         "_max_message",
@@ -108,7 +116,8 @@ class Parser:
         "routes",
     )
 
-    def __init__(self, *, max_message: int = MAX_MESSAGE) -> None:
+    def __init__(self, *, max_message: int = MAX_MESSAGE, compiled: bool = True) -> None:
+        self._compiled = speed if compiled else None
         self.routes: dict[str, tuple[Factory, Any]] = {}
         self._sizes: dict[str, int] = {}
         self._byte_sizes: dict[bytes, int] = {}
@@ -169,7 +178,7 @@ class Parser:
         self._held = self._need = 0
 
     def _parse(self, buf: bytes, scan: int, events: list[Event]) -> None:
-        routes, sizes = self.routes, self._sizes
+        routes, sizes, compiled = self.routes, self._sizes, self._compiled
         find, total = buf.find, len(buf)
         pos = 0
         # The current run: its sid, where it began, its messages and how to make them.
@@ -257,8 +266,7 @@ class Parser:
                     run_sid, run_pos = sid, pos
                     make, owner = routes.get(sid, _NO_ROUTE)
                     if make is COLUMNAR:
-                        columns = Columns(sid, [], [], [], {})
-                        after = read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
+                        columns, after = self._read_columns(buf, pos, sid)
                         run_sid = None
                         if after > pos:
                             events.append(columns)
@@ -271,11 +279,26 @@ class Parser:
                             pos = end + 2
                         make = _drop
                         continue
+                    if compiled is not None and make is not _drop:
+                        pos = compiled.read_run(
+                            buf, pos, sid.encode(), make, owner, run, MAX_LINE, self._max_message
+                        )
+                        continue
                 append(make(subject, reply, buf[body:end], header, owner))
                 pos = end + 2
         finally:
             if run_sid is not None and make is not _drop:
                 events.append(Messages(run_sid, run, pos - run_pos))
+
+    def _read_columns(self, buf: bytes, pos: int, sid: str) -> tuple[AnyColumns, int]:
+        """Columns from ``pos`` on and where they end: at ``pos`` when there is no row."""
+        if self._compiled is None:
+            columns = Columns(sid, [], [], [], {})
+            return columns, read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
+        rows = self._compiled.Rows()
+        headers: dict[int, bytes] = {}
+        after = rows.read(buf, pos, sid.encode(), headers, MAX_LINE, self._max_message)
+        return PackedColumns(sid, rows, headers, after - pos), after
 
     def _size(self, digits: str) -> int:
         # isascii: int() would take digits of any script, signs and underscores.
