@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import threading
-import time
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass
@@ -66,10 +65,11 @@ class Footprint:
     @classmethod
     async def settled(cls, start: Footprint, patience: float = 5.0) -> Footprint:
         """The footprint once it is as small as at the start, or when patience ends."""
-        deadline = time.monotonic() + patience
-        while (found := cls.now()).excess(start) and time.monotonic() < deadline:
+        for _ in range(round(patience / 0.1)):
+            if not cls.now().excess(start):
+                break
             await asyncio.sleep(0.1)
-        return found
+        return cls.now()
 
     def excess(self, start: Footprint) -> list[str]:
         """What is more now than at the start, named where there are names."""
@@ -109,6 +109,17 @@ async def client_subscriptions(server: Server) -> dict[str, int]:
     """Subscriptions that the server holds for each connection, by the connection's name."""
     found = await asyncio.to_thread(look, server, "connz")
     return {each.get("name", ""): each.get("subscriptions", 0) for each in found["connections"]}
+
+
+async def consumers(server: Server) -> list[str]:
+    """All consumers of the server as stream/consumer."""
+    found = await asyncio.to_thread(look, server, "jsz?accounts=true&streams=true&consumers=true")
+    return sorted(
+        f"{stream['name']}/{consumer['name']}"
+        for account in found.get("account_details", [])
+        for stream in account.get("stream_detail", [])
+        for consumer in stream.get("consumer_detail") or []
+    )
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
