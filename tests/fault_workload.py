@@ -3,8 +3,8 @@
 Each message is an id, the body and the msg id at once. A :class:`Ledger` notes which ids were acked and which
 were processed, and what the user was shown. Contradictions (an id under two sequences, an error that is not
 documented) are noted while the fault lasts; :func:`audit` compares the books with the stream afterwards.
-Nothing here repairs what the client should do by itself: only the one-by-one publisher repeats an id, and only
-after an error whose documentation tells it to.
+Nothing here repairs what the client should do by itself: only the one-by-one publisher repeats an id, and
+only after an error whose documentation tells it to.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Ledger:
         """What ``on_error`` of the consume was told."""
         self.wrong: list[str] = []
         self._trip: tuple[int, Callable[[], None]] | None = None
-        self._mark = 0
-        self._since = 0.0
-        self._acked_at: float | None = None
-        self._processed_at: float | None = None
+        self._mark: int | None = None
+        self._moved = {"ack": 0.0, "message": 0.0}
+        self._standstill = 0.0
+        self._alive: set[str] = set()
 
     def issue(self, kind: str) -> str:
         with self._lock:
@@ -81,8 +81,7 @@ class Ledger:
         trip = None
         with self._lock:
             self.acked[name] = sequence
-            if self._acked_at is None and int(name[1:]) > self._mark:
-                self._acked_at = time.monotonic()
+            self._progress("ack", name)
             if self._trip is not None and len(self.acked) >= self._trip[0]:
                 trip, self._trip = self._trip[1], None
         if trip is not None:
@@ -94,8 +93,7 @@ class Ledger:
             known = self.sequences.setdefault(name, sequence)
             if known != sequence:
                 self.wrong.append(f"{name} was delivered as {known} and as {sequence}")
-            if self._processed_at is None and int(name[1:]) > self._mark:
-                self._processed_at = time.monotonic()
+            self._progress("message", name)
 
     def on_warning(self, error: JetsparkError) -> None:
         with self._lock:
@@ -120,17 +118,32 @@ class Ledger:
         call()
 
     def mark(self) -> None:
-        """The fault begins: recovery is when an id issued from now on is acked, and one is processed."""
+        """A fault is about to begin."""
+        with self._lock:
+            now = time.monotonic()
+            self._moved = {"ack": now, "message": now}
+            self._standstill, self._mark = 0.0, None
+            self._alive.clear()
+
+    def struck(self) -> None:
+        """It has happened: recovery is when an id issued from now on is acked, and one is processed."""
         with self._lock:
             self._mark = self.issued
-            self._since = time.monotonic()
-            self._acked_at = self._processed_at = None
 
-    def recovery(self) -> float | None:
-        """Seconds from the mark to recovery; None before."""
-        if self._acked_at is None or self._processed_at is None:
-            return None
-        return max(self._acked_at, self._processed_at) - self._since
+    def recovered(self) -> bool:
+        return len(self._alive) == len(self._moved)
+
+    def recovery(self) -> float:
+        """The longest standstill between the mark and recovery, of acks or of messages: what a user felt."""
+        return self._standstill
+
+    def _progress(self, kind: str, name: str) -> None:
+        now = time.monotonic()
+        if kind not in self._alive:
+            self._standstill = max(self._standstill, now - self._moved[kind])
+        self._moved[kind] = now
+        if self._mark is not None and int(name[1:]) > self._mark:
+            self._alive.add(kind)
 
     @property
     def unprocessed(self) -> set[str]:
@@ -203,7 +216,7 @@ class Workload:
 
     async def start(self) -> None:
         self.nc = await jetspark.connect(self.urls, listener=self.events, ping_interval=2.0)
-        js = self.nc.jetstream(timeout=5)
+        js = self.nc.jetstream(timeout=min(5.0, self.ack_timeout))
         await js.create_stream(stream_config(self.name, self.replicas))
         self.consumer = await js.create_consumer(self.name, consumer_config(self.ack_wait))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
@@ -307,7 +320,7 @@ class BlockingWorkload:
 
     def start(self) -> None:
         self.nc = blocking.connect(self.urls, ping_interval=2.0)
-        js = self.nc.jetstream(timeout=5)
+        js = self.nc.jetstream(timeout=min(5.0, self.ack_timeout))
         js.create_stream(stream_config(self.name, self.replicas))
         self.consumer = js.create_consumer(self.name, consumer_config(self.ack_wait))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
@@ -411,7 +424,7 @@ def _note(ledger: Ledger, name: str, done: asyncio.Future[Any] | Future[Any]) ->
     if error is None:
         ledger.on_ack(name, done.result().seq)
     else:
-        # With msg ids and retry nothing may come through but after ack_timeout, which is longer than any fault.
+        # With msg ids and retry nothing fails before ack_timeout, which is longer than any fault.
         ledger.on_wrong(f"the publish of {name} failed: {error!r}")
 
 

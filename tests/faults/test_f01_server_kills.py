@@ -36,11 +36,12 @@ async def server_kills(
             await asyncio.sleep(chance.random() * 0.02)
             ledger.mark()
             server.kill()
+            ledger.struck()
             await asyncio.to_thread(server.restart)
-            if not await within(patience, ledger.recovery):
+            if not await within(patience, ledger.recovered):
                 outcome.problems.append(f"no recovery from kill {number + 1}: {ledger.state}")
                 break
-            recoveries.append(ledger.recovery() or 0.0)
+            recoveries.append(ledger.recovery())
         else:
             await within(patience, lambda: len(ledger.acked) >= messages)
         await work.finish(patience, outcome)

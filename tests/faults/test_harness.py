@@ -1,0 +1,102 @@
+"""The table of faults bites: with a part of the client broken on purpose, the matching row fails.
+
+Each row also runs at the same small scale with the client as it is, so that it is the break that fails it.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from faults.test_f01_server_kills import server_kills
+from faults.test_f05_dead_peer import dead_peer
+from faults.test_f09_storm import storm
+from jetspark.connection import core
+from jetspark.jetstream import publisher
+from jetspark.jetstream.flow_actions import NOTHING
+from jetspark.jetstream.message import MessageBase
+from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.wire.headers import Headers
+
+if TYPE_CHECKING:
+    import pytest
+
+    from fault_table import Outcome
+
+F1 = {"kills": 2, "messages": 4000}
+F9 = {"clients": 20, "restarts": 1}
+
+
+def drop_acks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MessageBase, "_wants_ack", lambda message, body, *, terminal: False)
+
+
+def skip_pulls_after_reconnect(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PullFlow, "on_reconnect", lambda flow, now: NOTHING)
+
+
+def forget_subscriptions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core.ConnectionCore, "_renewal", staticmethod(lambda sink: b""))
+
+
+def send_again_without_id(patch: pytest.MonkeyPatch) -> None:
+    def without_id(headers: Any, *, msg_id: str, **_: Any) -> Headers:
+        return Headers({"Not-The-Id": msg_id})
+
+    patch.setattr(publisher, "publish_headers", without_id)
+
+
+def leave_nothing_to_chance(patch: pytest.MonkeyPatch) -> None:
+    class Mean(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return (a + b) / 2
+
+    patch.setattr(core, "random", SimpleNamespace(Random=Mean))
+
+
+def expect(outcome: Outcome, *words: str) -> None:
+    """The row fails, and says why in these words."""
+    text = "\n".join(outcome.problems)
+    for word in words:
+        assert word in text, f"the row does not say {word!r}: {text or 'it passed'}"
+
+
+async def test_unbroken_the_rows_pass() -> None:
+    kills, reconnects = await server_kills(1, **F1), await storm(**F9)
+    assert kills.problems == []
+    assert reconnects.problems == []
+    assert kills.figures["kills"] == 2
+    assert reconnects.figures["restarts"] == 1
+
+
+async def test_acks_that_are_dropped_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_acks(monkeypatch)
+    expect(await server_kills(1, **F1, patience=2), "not at rest", "waiting for acks")
+
+
+async def test_pulls_that_are_not_repeated_fail_f5(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_pulls_after_reconnect(monkeypatch)
+    outcome = await dead_peer(rounds=1, elections=0, interval=0.3, patience=1)
+    expect(outcome, "no message", "'consume'", "'fetch'", "'blocking consume'")
+
+
+async def test_subscriptions_that_are_not_renewed_fail_f9(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_subscriptions(monkeypatch)
+    expect(await storm(**F9, patience=3), "20 subscriptions are dead")
+
+
+async def test_subscriptions_that_are_not_renewed_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_subscriptions(monkeypatch)
+    outcome = await server_kills(1, **F1, patience=2, ack_timeout=1)
+    expect(outcome, "no recovery from kill 1", "no ack within ack_timeout")
+
+
+async def test_publishes_repeated_without_their_id_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
+    send_again_without_id(monkeypatch)
+    expect(await server_kills(1, kills=4, messages=8000), "stored twice")
+
+
+async def test_reconnects_without_jitter_fail_f9(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_nothing_to_chance(monkeypatch)
+    expect(await storm(**F9), "no jitter")
