@@ -5,7 +5,7 @@ The composition root: here the connection meets JetStream, which it knows nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetspark.connection.auth import (
     AuthCallable,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from jetspark._secret import Secret
     from jetspark.jetstream.context import JetStream
+    from jetspark.metrics import Metrics
+    from jetspark.tracing import Tracing
 
 
 class Connection(CoreConnection):
@@ -62,19 +64,38 @@ class Connection(CoreConnection):
         return JetStream(self, domain=domain, api_prefix=api_prefix, timeout=timeout)
 
 
+C = TypeVar("C", bound=Connection)
+
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 
 
 class Connecting:
     """What :func:`connect` returns: ``await`` it, or use it with ``async with``."""
 
-    def __init__(self, options: ConnectOptions, jetstream_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        options: ConnectOptions,
+        jetstream_options: Mapping[str, Any],
+        tracing: Tracing | None,
+        metrics: Metrics | None,
+    ) -> None:
         self._options = options
         self._jetstream_options = jetstream_options
+        self._tracing = tracing
+        self._metrics = metrics
         self._connection: Connection | None = None
 
     async def _open(self) -> Connection:
-        connection = Connection(self._options, self._jetstream_options)
+        return await self._start(Connection(self._options, self._jetstream_options))
+
+    async def _start(self, connection: C) -> C:
+        """Hang what observes it into the connection, then connect."""
+        if self._metrics is not None:
+            from jetspark.metrics import Meter  # only for those who count
+
+            Meter(connection, self._metrics)
+        if self._tracing is not None:
+            self._tracing.instrument(connection)
         await connection._connect_first()
         return connection
 
@@ -131,6 +152,8 @@ def connect(
     request_timeout: float = 5.0,
     listener: Listener | None = None,
     ws_headers: Mapping[str, str | Secret] | None = None,
+    tracing: Tracing | bool = False,
+    metrics: Metrics | None = None,
 ) -> Connecting:
     """Connect to NATS: ``nc = await connect(...)`` or ``async with connect(...) as nc``.
 
@@ -180,6 +203,9 @@ def connect(
     - ``drain_timeout`` (30), ``request_timeout`` (5): default seconds for ``drain`` and for requests.
     - ``listener``: a function, async or not, called with each connection event (:mod:`jetspark.events`).
     - ``ws_headers``: extra HTTP headers for the WebSocket upgrade.
+    - ``tracing``: True, or a :class:`jetspark.tracing.Tracing` with options, for OpenTelemetry spans (False;
+      needs the extra ``otel``). ``metrics``: a :class:`jetspark.metrics.Metrics` that is told the counters
+      of the connection (None). Neither costs anything when it is not used.
     """
     given = {
         "user": user,
@@ -236,4 +262,24 @@ def connect(
         listener=listener,
         ws_headers=None if ws_headers is None else wrap_headers(ws_headers),
     )
-    return Connecting(options, jetstream_options)
+    if metrics is not None and not all(
+        callable(getattr(metrics, name, None)) for name in ("count", "gauge", "observe")
+    ):
+        raise InvalidArgument("metrics", metrics, "must have the methods count, gauge and observe")
+    return Connecting(options, jetstream_options, _tracing(tracing), metrics)
+
+
+def _tracing(wish: Tracing | bool) -> Tracing | None:
+    if wish is False:
+        return None
+    try:
+        from jetspark.tracing import Tracing  # only for those who have OpenTelemetry
+    except ImportError:
+        raise InvalidArgument(
+            "tracing", wish, "needs OpenTelemetry; install it with: pip install 'jetspark[otel]'"
+        ) from None
+    if wish is True:
+        return Tracing()
+    if not isinstance(wish, Tracing):
+        raise InvalidArgument("tracing", wish, "must be True, False or a jetspark.tracing.Tracing")
+    return wish

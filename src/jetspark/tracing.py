@@ -33,10 +33,12 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.jetstream.publish_many import Publishing
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.message import MessageBase
 
+    # The arguments to call with, and what to do with the result.
+    Around = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], object] | None]
+
 _W3C = TraceContextTextMapPropagator()
-_TEMPORARY = "(temporary)"
 
 
 class _HeadersGetter(Getter[Headers]):
@@ -86,9 +90,7 @@ def process(message: Any) -> Iterator[Span]:
 
     Of the connection's ``tracing``; without one it belongs to the global tracer provider.
     """
-    owner: Any = message._owner
-    client = getattr(owner, "client", None) or getattr(owner, "_client", owner)
-    tracing: Tracing = getattr(client, "_tracing", None) or Tracing()
+    tracing: Tracing = getattr(_client_of(message), "_tracing", None) or Tracing()
     with tracing.process(message) as span:
         yield span
 
@@ -117,9 +119,7 @@ class Tracing:
     @contextmanager
     def process(self, message: MessageBase) -> Iterator[Span]:
         """The span of a message's processing."""
-        owner: Any = message._owner
-        client = getattr(owner, "client", None) or getattr(owner, "_client", owner)
-        attributes = self._attributes(client, "process", "process", message.subject)
+        attributes = self._attributes(_client_of(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
         if message.reply.startswith("$JS.ACK."):
             metadata = message.metadata
@@ -130,49 +130,41 @@ class Tracing:
         around = trace.get_current_span().get_span_context()
         parent = extract(message, contexts.get_current())
         apart = around.is_valid and around != trace.get_current_span(parent).get_span_context()
-        span = self._tracer.start_span(
-            self._name("process", message.subject),
-            parent,
-            trace.SpanKind.CONSUMER,
-            attributes,
-            [trace.Link(around)] if apart else None,
-        )
-        with _failing(span), trace.use_span(span):
+        links = [trace.Link(around)] if apart else None
+        with self._span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
             yield span
         span.end()
 
     @contextmanager
-    def _send(self, client: Any, operation: str, subject: str, data: Any, **more: Any) -> Iterator[Span]:
-        """A span that goes on after the block, unless the block raises."""
-        attributes = self._attributes(client, operation, "send", subject)
-        if isinstance(data, bytes | bytearray | memoryview):
-            attributes["messaging.message.body.size"] = len(data)
-        attributes.update((name, value) for name, value in more.items() if value is not None)
-        name = self._name(operation, subject)
-        span = self._tracer.start_span(name, kind=trace.SpanKind.PRODUCER, attributes=attributes)
-        with _failing(span), trace.use_span(span):
-            yield span
-
-    @contextmanager
-    def _receive(self, client: Any, stream: str, consumer: str) -> Iterator[Span]:
-        attributes = self._attributes(client, "fetch", "receive", stream)
-        attributes["messaging.destination.subscription.name"] = consumer
-        span = self._tracer.start_span(f"fetch {stream}", kind=trace.SpanKind.CLIENT, attributes=attributes)
-        with _failing(span), trace.use_span(span):
-            yield span
-        span.end()
+    def _span(
+        self,
+        kind: trace.SpanKind,
+        attributes: dict[str, Any],
+        parent: Context | None = None,
+        links: list[trace.Link] | None = None,
+    ) -> Iterator[Span]:
+        """A span that is current in the block. It goes on after it, unless the block raises."""
+        span = self._tracer.start_span(_name(attributes), parent, kind, attributes, links)
+        try:
+            with trace.use_span(span):
+                yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.end()
+            raise
 
     def _attributes(self, client: Any, operation: str, kind: str, destination: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
             "messaging.operation.type": kind,
-            "messaging.destination.name": destination,
         }
         client = getattr(client, "_client", client)  # of the blocking facade
+        if destination:
+            found["messaging.destination.name"] = destination
         if destination.startswith(client.options.inbox_prefix + "."):
             found["messaging.destination.temporary"] = True
-        elif self._destination is not None and kind != "receive":
+        elif self._destination is not None and destination and kind != "receive":
             found["messaging.destination.template"] = self._destination(destination)
         if client.options.name:
             found["messaging.client.id"] = client.options.name
@@ -181,206 +173,164 @@ class Tracing:
             found["server.address"], found["server.port"] = server.url.host, server.url.port
         return found
 
-    def _name(self, operation: str, subject: str) -> str:
-        if subject.startswith(("_INBOX.", "_R_.")):
-            subject = _TEMPORARY
-        elif self._destination is not None:
-            subject = self._destination(subject)
-        return f"{operation} {subject}"
-
     # Wrapping
 
     def instrument(self, client: Any) -> None:
         """Trace a connection and what will be made of it; both faces of the API."""
         client._tracing = self
-        self._wrap_publish(client, client)
+        self._trace_publish(client, client)
         if inspect.iscoroutinefunction(client.request):
-            self._wrap_request(client)
-            self._wrap_callback(client, client, "subscribe")
-        _on_result(client, "jetstream", functools.partial(self._instrument_jetstream, client))
+            client._api_prefixes = {"$JS."}
+            _wrap(client, "request", functools.partial(self._request, client))
+            _wrap(client, "subscribe", functools.partial(self._callback, client))
+        _see(client, "jetstream", functools.partial(self._trace_jetstream, client))
 
-    def _instrument_jetstream(self, client: Any, js: Any) -> None:
+    def _trace_jetstream(self, client: Any, js: Any) -> None:
         for name in ("publisher", "atomic_batch", "fast_ingest"):
-            _on_result(js, name, functools.partial(self._wrap_publish, client))
+            _see(js, name, functools.partial(self._trace_publish, client))
         if not inspect.iscoroutinefunction(js.publish):
             return  # the facade, whose other calls end in those of the connection in its thread
         client._api_prefixes.add(js._api.prefix + ".")
-        self._wrap_publish(client, js)
-        self._wrap_callback(client, js, "subscribe")
+        self._trace_publish(client, js)
+        _wrap(js, "subscribe", functools.partial(self._callback, client))
         for name in ("get_consumer", "_put_consumer", "create_ordered_consumer"):
-            _on_result(js, name, functools.partial(self._instrument_consumer, client))
-        _on_result(js, "pull_subscribe", functools.partial(self._instrument_pull, client))
+            _see(js, name, functools.partial(self._trace_consumer, client))
+        _see(js, "pull_subscribe", functools.partial(self._trace_pull, client))
 
-    def _instrument_consumer(self, client: Any, consumer: Any) -> None:
-        self._wrap_callback(client, consumer, "consume")
-        _on_result(
-            consumer, "_new_fetch", lambda fetch: self._wrap_fetch(client, consumer, fetch, "_collect")
-        )
+    def _trace_consumer(self, client: Any, consumer: Any) -> None:
+        fetching = functools.partial(self._fetch, client, consumer)
+        _wrap(consumer, "consume", functools.partial(self._callback, client))
+        _see(consumer, "_new_fetch", lambda fetch: _wrap(fetch, "_collect", fetching))
 
-    def _instrument_pull(self, client: Any, subscription: Any) -> None:
-        self._wrap_fetch(client, subscription.consumer, subscription, "fetch")
+    def _trace_pull(self, client: Any, subscription: Any) -> None:
+        _wrap(subscription, "fetch", functools.partial(self._fetch, client, subscription.consumer))
 
-    def _wrap_publish(self, client: Any, thing: Any) -> None:
-        inner = thing.publish
-        send = functools.partial(self._send, client, "publish")
-
-        def details(body: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-            data = body[0] if body else options.get("data", options.get("payload", b""))
-            return {"data": data, "messaging.message.id": options.get("msg_id")}
-
-        if inspect.iscoroutinefunction(inner):
-
-            @functools.wraps(inner)
-            async def publish(subject: str, *body: Any, headers: Any = None, **options: Any) -> Any:
-                with send(subject, **details(body, options)) as span:
-                    result = await inner(subject, *body, headers=inject(headers), **options)
-                _end_with(span, result)
-                return result
-
-        else:
-
-            @functools.wraps(inner)
-            def publish(subject: str, *body: Any, headers: Any = None, **options: Any) -> Any:
-                with send(subject, **details(body, options)) as span:
-                    result = inner(subject, *body, headers=inject(headers), **options)
-                _end_with(span, result)
-                return result
-
-        thing.publish = publish
+    def _trace_publish(self, client: Any, thing: Any) -> None:
+        _wrap(thing, "publish", functools.partial(self._publish, client))
         if hasattr(thing, "publish_many"):
-            self._wrap_publish_many(client, thing)
+            _wrap(thing, "publish_many", functools.partial(self._publish_many, client))
 
-    def _wrap_publish_many(self, client: Any, publisher: Any) -> None:
-        inner = publisher.publish_many
+    # What is around a call: each yields the arguments to call with, and what to do with the result
 
-        @contextmanager
-        def sending(messages: Any) -> Iterator[list[Any]]:
-            """One span for all of them: its context is in every message."""
-            many = list(messages)
-            subjects = {message[0] for message in many}
-            subject = subjects.pop() if len(subjects) == 1 else "(several)"
-            count = {"messaging.batch.message_count": len(many)}
-            with self._send(client, "publish_many", subject, None, **count) as span:
-                # The third field of a Publishing is its headers; a plain tuple may end before it.
-                yield [(*m[:2], *([b""] * (2 - len(m))), inject((*m, None, None)[2]), *m[3:]) for m in many]
-            span.end()
+    @contextmanager
+    def _publish(
+        self, client: Any, subject: str, *body: Any, headers: Any = None, **options: Any
+    ) -> Iterator[Around]:
+        attributes = self._attributes(client, "publish", "send", subject)
+        _note_body(attributes, body, options)
+        if options.get("msg_id") is not None:
+            attributes["messaging.message.id"] = options["msg_id"]
+        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
+            options["headers"] = inject(headers)
+            yield (subject, *body), options, functools.partial(_end_with, span)
 
-        # Short tuples are refused by publish_many itself, so missing fields are filled up to its length.
-        def full(messages: list[Any]) -> list[Any]:
-            return [(*message, *([None] * (6 - len(message)))) for message in messages]
+    @contextmanager
+    def _publish_many(self, client: Any, messages: Iterable[Publishing]) -> Iterator[Around]:
+        """One span for all of them: its context is in every message."""
+        many = [Publishing(*message) for message in messages]
+        subjects = {message.subject for message in many}
+        subject = subjects.pop() if len(subjects) == 1 else ""
+        attributes = self._attributes(client, "publish_many", "send", subject)
+        attributes["messaging.batch.message_count"] = len(many)
+        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
+            traced = [message._replace(headers=inject(message.headers)) for message in many]
+            yield (traced,), {}, lambda _: span.end()
 
-        if inspect.iscoroutinefunction(inner):
+    @contextmanager
+    def _request(
+        self, client: Any, subject: str, *body: Any, headers: Any = None, **options: Any
+    ) -> Iterator[Around]:
+        options["headers"] = headers
+        # Not the API's own requests, nor those of js.publish, which has a span.
+        if subject.startswith(tuple(client._api_prefixes)) or (headers and "traceparent" in headers):
+            yield (subject, *body), options, None
+            return
+        attributes = self._attributes(client, "request", "send", subject)
+        _note_body(attributes, body, options)
+        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
+            options["headers"] = inject(headers)
+            yield (subject, *body), options, lambda _: span.end()
 
-            @functools.wraps(inner)
-            async def publish_many(messages: Any) -> Any:
-                with sending(messages) as traced:
-                    return await inner(full(traced))
+    @contextmanager
+    def _fetch(self, client: Any, consumer: Any, *args: Any, **options: Any) -> Iterator[Around]:
+        attributes = self._attributes(client, "fetch", "receive", consumer.stream_name)
+        attributes["messaging.destination.subscription.name"] = consumer.name
+        with self._span(trace.SpanKind.CLIENT, attributes) as span:
+            yield args, options, functools.partial(_end_with_batch, span)
 
-        else:
+    @contextmanager
+    def _callback(self, client: Any, *args: Any, callback: Any = None, **options: Any) -> Iterator[Around]:
+        """A call that takes a callback: give each message that it will be called with a span."""
+        if callable(callback):
+            callback = self._handler(callback, blocking=hasattr(client, "engine"))
+        yield args, {**options, "callback": callback}, None
 
-            @functools.wraps(inner)
-            def publish_many(messages: Any) -> Any:
-                with sending(messages) as traced:
-                    return inner(full(traced))
+    def _handler(self, callback: Callable[[Any], Any], *, blocking: bool) -> Callable[[Any], Any]:
+        def handle_here(message: Any) -> Any:
+            with self.process(message):
+                return callback(message)
 
-        publisher.publish_many = publish_many
+        async def handle(message: Any) -> None:
+            with self.process(message):
+                result = callback(message)
+                if inspect.isawaitable(result):
+                    await result
 
-    def _wrap_request(self, client: Any) -> None:
-        inner = client.request
-        client._api_prefixes = {"$JS."}
-
-        @functools.wraps(inner)
-        async def request(subject: str, *body: Any, headers: Any = None, **options: Any) -> Any:
-            # Not the API's own requests, nor those of js.publish, which has a span.
-            if subject.startswith(tuple(client._api_prefixes)) or (headers and "traceparent" in headers):
-                return await inner(subject, *body, headers=headers, **options)
-            data = body[0] if body else options.get("payload", b"")
-            with self._send(client, "request", subject, data) as span:
-                answer = await inner(subject, *body, headers=inject(headers), **options)
-            span.end()
-            return answer
-
-        client.request = request
-
-    def _wrap_callback(self, client: Any, thing: Any, name: str) -> None:
-        """Give the callback that ``thing.name(callback=...)`` gets a span for each call."""
-        inner = getattr(thing, name)
-        blocking = hasattr(client, "engine")
-
-        @functools.wraps(inner)
-        def wrapped(*args: Any, callback: Any = None, **options: Any) -> Any:
-            traced = callback if not callable(callback) else self._handler(callback, blocking)
-            return inner(*args, callback=traced, **options)
-
-        setattr(thing, name, wrapped)
-
-    def _handler(self, callback: Callable[[Any], Any], blocking: bool) -> Callable[[Any], Any]:
-        if blocking:
-
-            @functools.wraps(callback)
-            def handle(message: Any) -> Any:
-                with self.process(message):
-                    return callback(message)
-
-        else:
-
-            @functools.wraps(callback)
-            async def handle(message: Any) -> Any:
-                with self.process(message):
-                    result = callback(message)
-                    if inspect.isawaitable(result):
-                        await result
-
-        return handle
-
-    def _wrap_fetch(self, client: Any, consumer: Any, thing: Any, name: str) -> None:
-        inner = getattr(thing, name)
-
-        @functools.wraps(inner)
-        async def fetch(*args: Any, **options: Any) -> Any:
-            with self._receive(client, consumer.stream_name, consumer.name) as span:
-                batch = await inner(*args, **options)
-                span.set_attribute("messaging.batch.message_count", len(batch))
-                for message in batch if span.is_recording() else ():
-                    origin = trace.get_current_span(extract(message)).get_span_context()
-                    if origin.is_valid:
-                        span.add_link(origin)
-                return batch
-
-        setattr(thing, name, fetch)
+        return handle_here if blocking else handle
 
 
-def _on_result(thing: Any, name: str, instrument: Callable[[Any], None]) -> None:
-    """Let ``instrument`` see what a method returns before the caller has it."""
+def _wrap(thing: Any, name: str, around: Callable[..., AbstractContextManager[Around]]) -> None:
+    """Replace a method of one object, plain or async, by itself inside ``around``."""
     inner = getattr(thing, name)
-    if inspect.iscoroutinefunction(inner):
 
-        @functools.wraps(inner)
-        async def wrapped(*args: Any, **options: Any) -> Any:
-            result = await inner(*args, **options)
-            instrument(result)
-            return result
-
-    else:
-
-        @functools.wraps(inner)
-        def wrapped(*args: Any, **options: Any) -> Any:
+    @functools.wraps(inner)
+    def plain(*args: Any, **options: Any) -> Any:
+        with around(*args, **options) as (args, options, then):
             result = inner(*args, **options)
-            instrument(result)
-            return result
+        if then is not None:
+            then(result)
+        return result
 
-    setattr(thing, name, wrapped)
+    @functools.wraps(inner)
+    async def coroutine(*args: Any, **options: Any) -> Any:
+        with around(*args, **options) as (args, options, then):
+            result = await inner(*args, **options)
+        if then is not None:
+            then(result)
+        return result
+
+    setattr(thing, name, coroutine if inspect.iscoroutinefunction(inner) else plain)
 
 
-@contextmanager
-def _failing(span: Span) -> Iterator[None]:
-    """End the span when the block raises; ``use_span`` has recorded what."""
-    try:
-        yield
-    except BaseException as error:
-        span.set_attribute("error.type", type(error).__qualname__)
-        span.end()
-        raise
+def _see(thing: Any, name: str, trace_it: Callable[[Any], None]) -> None:
+    """Let ``trace_it`` have what a method returns before the caller has it."""
+
+    @contextmanager
+    def around(*args: Any, **options: Any) -> Iterator[Around]:
+        yield args, options, trace_it
+
+    _wrap(thing, name, around)
+
+
+def _note_body(attributes: dict[str, Any], body: tuple[Any, ...], options: dict[str, Any]) -> None:
+    data = body[0] if body else options.get("data", options.get("payload", b""))
+    if isinstance(data, bytes | bytearray | memoryview):
+        attributes["messaging.message.body.size"] = len(data)
+
+
+def _client_of(message: Any) -> Any:
+    """The connection in whose loop the message arrived."""
+    owner = message._owner
+    return getattr(owner, "client", None) or getattr(owner, "_client", owner)
+
+
+def _name(attributes: dict[str, Any]) -> str:
+    """Operation and destination; never an inbox, of which there are too many."""
+    destination = attributes.get("messaging.destination.name", "")
+    if "messaging.destination.temporary" in attributes:
+        destination = "(temporary)"
+    destination = attributes.get("messaging.destination.template", destination)
+    return f"{attributes['messaging.operation.name']} {destination}".rstrip()
 
 
 def _end_with(span: Span, result: Any) -> None:
@@ -406,4 +356,13 @@ def _settle(span: Span, future: Any) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}"))
     span.record_exception(error)
+    span.end()
+
+
+def _end_with_batch(span: Span, batch: list[Any]) -> None:
+    span.set_attribute("messaging.batch.message_count", len(batch))
+    for message in batch if span.is_recording() else ():
+        origin = trace.get_current_span(extract(message)).get_span_context()
+        if origin.is_valid:
+            span.add_link(origin)
     span.end()

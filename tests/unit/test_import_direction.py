@@ -10,22 +10,27 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 # What each part may import beside itself. A part that is missing here fails the test: give it its place.
-BASE = {"errors", "_secret"}
+BASE = {"_lazy", "_secret", "errors"}
 WIRE = BASE | {"wire"}
 CONNECTION = WIRE | {"connection"}
 JETSTREAM = CONNECTION | {"jetstream"}
+# What observes connections, when it is asked for: above JetStream, below connect, which hangs it in.
+OBSERVERS = {"metrics", "tracing"}
 # jetspark.connect: the one place where the connection and JetStream, which it does not know, meet.
-CONNECTING = JETSTREAM | {"connecting"}
+CONNECTING = JETSTREAM | OBSERVERS | {"connecting"}
 BLOCKING = CONNECTING | {"blocking"}
 ARROW = BLOCKING | {"arrow"}
 ALLOWED: dict[str, set[str]] = {
+    "_lazy": set(),
     "errors": set(),
     "_secret": set(),
     "wire": BASE,
     "connection": WIRE,
     "events": CONNECTION,
     "jetstream": CONNECTION,
-    "connecting": JETSTREAM,
+    "metrics": JETSTREAM,
+    "tracing": JETSTREAM,
+    "connecting": JETSTREAM | OBSERVERS,
     "blocking": CONNECTING,
     "arrow": BLOCKING,
     "spark": ARROW,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from jetspark._secret import Secret
     from jetspark.connection.auth import AuthCallable, Authenticator, PathOrSecret, SecretSource
     from jetspark.connection.urls import Servers
+    from jetspark.metrics import Metrics
+    from jetspark.tracing import Tracing
 
 Listener = Callable[[Event], None]
 
@@ -71,6 +73,8 @@ def connect(
     request_timeout: float = 5.0,
     listener: Listener | None = None,
     ws_headers: Mapping[str, str | Secret] | None = None,
+    tracing: Tracing | bool = False,
+    metrics: Metrics | None = None,
 ) -> Connection:
     check_plain("listener", listener)
     # Something that can't be called is refused by the options, before a thread is started for it.
@@ -109,6 +113,8 @@ def connect(
         drain_timeout=drain_timeout,
         request_timeout=request_timeout,
         ws_headers=ws_headers,
+        tracing=tracing,
+        metrics=metrics,
         listener=(lambda event: events[0].put(event)) if callable(listener) else listener,
     )
     if listener is not None:
@@ -121,10 +127,13 @@ def connect(
         for thread in events:
             thread.stop(connect_timeout)
         raise
-    return Connection(engine, client, events[0] if events else None)
+    connection = Connection(engine, client, events[0] if events else None)
+    if connecting._tracing is not None:
+        connecting._tracing.instrument(connection)
+    return connection
 
 
 async def _open(engine: Engine, connecting: Connecting) -> EngineConnection:
-    client = EngineConnection(engine, connecting._options, connecting._jetstream_options)
-    await client._connect_first()
-    return client
+    return await connecting._start(
+        EngineConnection(engine, connecting._options, connecting._jetstream_options)
+    )

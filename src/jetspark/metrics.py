@@ -1,0 +1,372 @@
+"""Counters for monitoring, through one small hook: ``connect(metrics=hook)``.
+
+A hook is any object with the three methods of :class:`Metrics`; :class:`MemoryMetrics` keeps the figures in
+memory and writes them as Prometheus reads them. ``METRICS`` lists what is told.
+
+A connection without a hook has none of this: a :class:`Meter` hangs itself into the methods of the one
+connection that it is for. It adds up what happens, takes the rest from the statistics that are kept anyway,
+and tells the hook once a second and at the end, so that the hook's own cost is not one of messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from jetspark.connection import events as ev
+from jetspark.connection.subscription import Sink, Subscription
+from jetspark.jetstream.atomic_batch import AtomicBatch
+from jetspark.jetstream.fast_ingest import FastIngest
+from jetspark.jetstream.flow_sink import FlowSink
+from jetspark.jetstream.message import ACK, Message
+from jetspark.jetstream.publisher import Publisher
+from jetspark.jetstream.pull import PullSink
+
+if TYPE_CHECKING:
+    from jetspark.errors import JetsparkError
+    from jetspark.wire.columns import Columns
+
+logger = logging.getLogger("jetspark.metrics")
+
+Labels = Mapping[str, str]
+# A name and its labels, as a key.
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+METRICS: dict[str, tuple[str, str]] = {
+    "jetspark_published_total": ("counter", "Messages published; api: core or jetstream."),
+    "jetspark_publish_acked_total": ("counter", "Messages that a stream has acked, duplicates included."),
+    "jetspark_publish_duplicates_total": ("counter", "Acks that say the stream had the message already."),
+    "jetspark_publish_failed_total": ("counter", "JetStream publishes without an ack: refused or unknown."),
+    "jetspark_publish_resent_total": ("counter", "Messages sent again by a publisher with retry."),
+    "jetspark_publish_seconds": ("histogram", "Time from js.publish to its ack."),
+    "jetspark_requests_total": ("counter", "Requests, those of the JetStream API included."),
+    "jetspark_delivered_total": ("counter", "Messages received for user code; api: core or jetstream."),
+    "jetspark_redelivered_total": ("counter", "Those of jetstream that are not a first delivery."),
+    "jetspark_acked_total": ("counter", "Acks sent; kind: ack, nak, term, progress or next."),
+    "jetspark_pulls_total": ("counter", "Pull requests sent."),
+    "jetspark_dropped_total": ("counter", "Messages dropped at a limit; direction: in or out."),
+    "jetspark_sent_messages_total": ("counter", "Everything sent: publishes, requests, acks."),
+    "jetspark_received_messages_total": ("counter", "Everything received: messages, answers, statuses."),
+    "jetspark_sent_bytes_total": ("counter", "Bytes written."),
+    "jetspark_received_bytes_total": ("counter", "Bytes read."),
+    "jetspark_reconnects_total": ("counter", "Connections renewed."),
+    "jetspark_reconnect_seconds": ("histogram", "Time from losing the connection to having it back."),
+    "jetspark_errors_total": ("counter", "Trouble; type: the class of the event, warning or error."),
+    "jetspark_connected": ("gauge", "1 while connected, else 0."),
+    "jetspark_buffered_messages": ("gauge", "Messages received that user code has not taken."),
+    "jetspark_unacked_publishes": ("gauge", "Messages of publishers that wait for their ack."),
+}
+"""Every metric: its kind and its meaning."""
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ACK_KINDS = {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "progress"}
+_INTERVAL = 1.0
+
+
+class Metrics(Protocol):
+    """What ``connect(metrics=...)`` takes. Called in the connection's thread: be quick, never block.
+
+    ``labels`` are few and have few values; ``connection`` is among them when the connection has a name.
+    """
+
+    def count(self, name: str, value: float, labels: Labels) -> None:
+        """A counter has grown by ``value``."""
+
+    def gauge(self, name: str, value: float, labels: Labels) -> None:
+        """A figure that goes up and down is ``value`` now."""
+
+    def observe(self, name: str, value: float, labels: Labels) -> None:
+        """Something took ``value`` seconds."""
+
+
+class MemoryMetrics:
+    """Keeps every figure in memory, for any number of connections and threads. ``render`` it when scraped."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Key, float] = {}
+        self._histograms: dict[Key, list[float]] = {}
+
+    def count(self, name: str, value: float, labels: Labels) -> None:
+        """A counter has grown by ``value``."""
+        key = _key(name, labels)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0) + value
+
+    def gauge(self, name: str, value: float, labels: Labels) -> None:
+        """A figure that goes up and down is ``value`` now."""
+        with self._lock:
+            self._values[_key(name, labels)] = value
+
+    def observe(self, name: str, value: float, labels: Labels) -> None:
+        """Something took ``value`` seconds."""
+        with self._lock:
+            # A count for each bucket and one beyond, then the sum.
+            row = self._histograms.setdefault(_key(name, labels), [0.0] * (len(_BUCKETS) + 2))
+            row[bisect_left(_BUCKETS, value)] += 1
+            row[-1] += value
+
+    def value(self, name: str, **labels: str) -> float:
+        """A counter or gauge, of a histogram the number of observations; the sum over labels left out."""
+        wanted = labels.items()
+        with self._lock:
+            found = [*self._values.items(), *((key, sum(row[:-1])) for key, row in self._histograms.items())]
+        return sum(
+            value for (other, pairs), value in found if other == name and wanted <= dict(pairs).items()
+        )
+
+    def render(self) -> str:
+        """All figures in the text format of Prometheus (``text/plain; version=0.0.4``)."""
+        with self._lock:
+            values = dict(self._values)
+            histograms = {key: list(row) for key, row in self._histograms.items()}
+        lines: dict[str, list[str]] = {}
+        for (name, pairs), value in sorted(values.items()):
+            lines.setdefault(name, []).append(_sample(name, pairs, value))
+        for (name, pairs), row in sorted(histograms.items()):
+            found, below = lines.setdefault(name, []), 0.0
+            for bound, count in zip((*map(str, _BUCKETS), "+Inf"), row, strict=False):
+                below += count
+                found.append(_sample(f"{name}_bucket", (*pairs, ("le", bound)), below))
+            found += [_sample(f"{name}_sum", pairs, row[-1]), _sample(f"{name}_count", pairs, below)]
+        text = []
+        for name in sorted(lines):
+            kind, meaning = METRICS.get(name, ("untyped", ""))
+            text += [f"# HELP {name} {meaning}".rstrip(), f"# TYPE {name} {kind}", *lines[name]]
+        return "".join(f"{line}\n" for line in text)
+
+
+def _key(name: str, labels: Labels) -> Key:
+    return name, tuple(sorted(labels.items()))
+
+
+def _sample(name: str, pairs: tuple[tuple[str, str], ...], value: float) -> str:
+    inside = ",".join(f'{label}="{_escape(text)}"' for label, text in pairs)
+    number = str(int(value)) if value == int(value) else repr(value)
+    return f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Meter:
+    """Counts what happens on one connection, and tells the hook."""
+
+    def __init__(self, client: Any, hook: Metrics) -> None:
+        self._client = client
+        self._hook = hook
+        self._base = {"connection": client.options.name} if client.options.name else {}
+        self._lock = threading.Lock()  # blocking callers ack and publish in threads of their own
+        self._sums: dict[Key, float] = {}
+        self._seen: dict[str, int] = {}
+        self._sinks: dict[Sink, bool] = {}  # whether it has left
+        self._told: WeakKeyDictionary[Sink, dict[Key, int]] = WeakKeyDictionary()
+        self._timer: Any = None
+        self._lost_at: float | None = None
+        self._hang(client, "_emit", self._event)
+        self._hang(client, "_add_sink", self._sink_added)
+        self._hang(client, "_remove_sink", self._sink_removed)
+        self._hang(client, "_pub", self._published)
+        jetstream = client.jetstream
+        client.jetstream = lambda **options: self._metered_jetstream(jetstream(**options))
+        kind = getattr(client, "_consumer_message_class", Message)
+        client._consumer_message_class = self._metered_message(kind)
+
+    def add(self, name: str, value: float = 1, **labels: str) -> None:
+        """Count something; the hook hears of it with the next report."""
+        key = (f"jetspark_{name}", tuple(labels.items()))
+        with self._lock:
+            self._sums[key] = self._sums.get(key, 0) + value
+
+    def report(self) -> None:
+        """Tell the hook what has come since the last report."""
+        client = self._client
+        stats = client.stats
+        for name, total in (
+            ("sent_messages_total", stats.out_msgs),
+            ("received_messages_total", stats.in_msgs),
+            ("sent_bytes_total", stats.out_bytes),
+            ("received_bytes_total", stats.in_bytes),
+            ("reconnects_total", stats.reconnects),
+        ):
+            self.add(name, total - self._seen.get(name, 0))
+            self._seen[name] = total
+        buffered = unacked = 0
+        for sink, left in list(self._sinks.items()):
+            self._harvest(sink)
+            if isinstance(sink, Publisher):
+                unacked += sink.pending
+            buffered += len(getattr(sink, "buffer", ())) + getattr(sink, "pending_messages", 0)
+            if left:
+                del self._sinks[sink]
+        with self._lock:
+            sums, self._sums = self._sums, {}
+        for (name, labels), value in sums.items():
+            if value:
+                self._tell(self._hook.count, name, value, dict(labels))
+        self._tell(self._hook.gauge, "jetspark_connected", int(client.is_connected), {})
+        self._tell(self._hook.gauge, "jetspark_buffered_messages", buffered, {})
+        self._tell(self._hook.gauge, "jetspark_unacked_publishes", unacked, {})
+
+    def _tell(self, method: Callable[..., None], name: str, value: float, labels: dict[str, str]) -> None:
+        try:
+            method(name, value, {**self._base, **labels})
+        except Exception:
+            logger.exception("the metrics hook raised on %s", name, extra={"nats_metric": name})
+
+    def _tick(self) -> None:
+        self.report()
+        self._timer = self._client._loop.call_later(_INTERVAL, self._tick)
+
+    def _harvest(self, sink: Sink) -> None:
+        """Count what the sink's own statistics have grown by."""
+        told = self._told.setdefault(sink, {})
+        for key, total in _totals(sink).items():
+            self.add(key[0], max(0, total - told.get(key, 0)), **dict(key[1]))
+            told[key] = total
+
+    # What is hung into the connection: called behind a method, with its arguments
+
+    @staticmethod
+    def _hang(thing: Any, name: str, after: Callable[..., None]) -> None:
+        inner = getattr(thing, name)
+
+        def metered(*args: Any, **options: Any) -> Any:
+            result = inner(*args, **options)
+            after(*args, **options)
+            return result
+
+        setattr(thing, name, metered)
+
+    def _event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Connected):
+            self._tick()
+        elif isinstance(event, ev.Disconnected):
+            self._lost_at = time.monotonic()
+        elif isinstance(event, ev.Reconnected) and self._lost_at is not None:
+            took = time.monotonic() - self._lost_at
+            self._tell(self._hook.observe, "jetspark_reconnect_seconds", took, {})
+        elif isinstance(event, ev.PublishDropped):
+            self.add("dropped_total", direction="out")
+        if not ev.is_informational(event):
+            self.add("errors_total", type=type(event).__name__)
+        if isinstance(event, ev.Closed):
+            if self._timer is not None:
+                self._timer.cancel()
+            self.report()
+
+    def _sink_added(self, sink: Any) -> None:
+        self._sinks[sink] = False
+        if not isinstance(sink, FlowSink) or "deliver" in vars(sink):
+            return  # an ordered one is added again and again
+        self._hang(sink, "deliver", self._delivered)
+        self._hang(sink, "deliver_columns", self._delivered_columns)
+        self._hang(sink, "_warn", self._warned)
+        if isinstance(sink, PullSink):
+            self._hang(sink, "_send_pull", lambda _: self.add("pulls_total"))
+            if getattr(sink, "_message", None) is not None:  # of ack_next
+                self.add("acked_total", kind="next")
+
+    def _sink_removed(self, sink: Sink, **options: Any) -> None:
+        if sink in self._sinks:
+            self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
+
+    def _warned(self, warning: JetsparkError, **options: Any) -> None:
+        self.add("errors_total", type=type(warning).__name__)
+
+    def _delivered_columns(self, columns: Columns) -> None:
+        self.add("delivered_total", len(columns), api="jetstream")
+
+    def _delivered(self, items: list[Any], nbytes: int) -> None:
+        count = again = 0
+        for item in items:
+            reply = item.reply
+            if reply.startswith("$JS.ACK."):
+                tokens = reply.split(".")
+                count += 1
+                # ADR-15 "JSAck": 9 tokens, or more with domain and account in front.
+                again += tokens[4 if len(tokens) == 9 else 6] != "1"
+            elif item.data:
+                count += 1
+        self.add("delivered_total", count, api="jetstream")
+        self.add("redelivered_total", again)
+
+    def _published(
+        self,
+        subject: str,
+        payload: Any = b"",
+        reply: str = "",
+        headers: Any = None,
+        *,
+        own_reply: bool = False,
+    ) -> None:
+        if not own_reply:
+            if not subject.startswith("$JS."):  # as the answers to flow control
+                self.add("published_total", api="core")
+        elif self._client._inbox is not None and reply.startswith(self._client._inbox._base):
+            self.add("requests_total")
+            if payload is ACK and subject.startswith("$JS.ACK."):
+                self.add("acked_total", kind="ack")
+
+    def _metered_jetstream(self, js: Any) -> Any:
+        inner = js.publish
+
+        async def publish(*args: Any, **options: Any) -> Any:
+            self.add("published_total", api="jetstream")
+            start = time.perf_counter()
+            try:
+                ack = await inner(*args, **options)
+            except BaseException as error:
+                self.add("publish_failed_total")
+                self.add("errors_total", type=type(error).__name__)
+                raise
+            self._tell(self._hook.observe, "jetspark_publish_seconds", time.perf_counter() - start, {})
+            self.add("publish_acked_total")
+            self.add("publish_duplicates_total", int(ack.duplicate))
+            return ack
+
+        js.publish = publish
+        return js
+
+    def _metered_message(self, kind: Any) -> Any:
+        meter = self
+
+        class Message(kind, eq=False, gc=False):  # type: ignore[misc, call-arg]
+            def _wants_ack(self, body: bytes, *, terminal: bool) -> bool:
+                sent: bool = kind._wants_ack(self, body, terminal=terminal)
+                if sent:
+                    meter.add("acked_total", kind=_ACK_KINDS[body[:4]])
+                return sent
+
+        Message.__doc__ = kind.__doc__
+        return Message
+
+
+def _totals(sink: Any) -> dict[Key, int]:
+    """What a sink has counted by itself."""
+    jetstream = (("api", "jetstream"),)
+    incoming = (("direction", "in"),)
+    if isinstance(sink, Publisher):
+        stats = sink._stats
+        return {
+            ("published_total", jetstream): stats.published,
+            ("publish_acked_total", ()): stats.acked,
+            ("publish_duplicates_total", ()): stats.duplicates,
+            ("publish_failed_total", ()): stats.failed,
+            ("publish_resent_total", ()): stats.resent,
+        }
+    if isinstance(sink, FastIngest):
+        return {("published_total", jetstream): sink.published, ("publish_acked_total", ()): sink.acked}
+    if isinstance(sink, AtomicBatch):
+        stored = sink.count if sink.ack is not None else 0
+        return {("published_total", jetstream): sink.count, ("publish_acked_total", ()): stored}
+    if isinstance(sink, Subscription):
+        core = (("api", "core"),)
+        return {("delivered_total", core): sink._accepted, ("dropped_total", incoming): sink.dropped}
+    return {("dropped_total", incoming): getattr(sink, "dropped", 0)}
