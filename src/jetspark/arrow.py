@@ -3,8 +3,8 @@
 From the received bytes to Arrow there is no Python object for a message. The compiled core notes where
 everything lies in the received chunks and copies it once, into the buffers of Arrow arrays. In pure Python
 the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow copies each column in one go, and
-sequence and timestamp are read out of the ack replies by Arrow's CSV reader with ``.`` as the delimiter, which
-is the fastest integer parser at hand.
+sequence and timestamp are read out of the ack replies by Arrow's CSV reader with ``.`` as the delimiter,
+which is the fastest integer parser at hand.
 
 Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 """
@@ -12,6 +12,7 @@ Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError
@@ -207,7 +208,7 @@ def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> p
     if "sequence" in names or "timestamp" in names:
         arrays["sequence"], arrays["timestamp"] = _positions(columns)
     if "stream" in names:
-        arrays["stream"] = pa.repeat(pa.scalar(stream, pa.string()), len(columns))
+        arrays["stream"] = _repeated(stream, len(columns))
     if "subject" in names:
         arrays["subject"] = _text(columns)
     if "headers" in names:
@@ -216,6 +217,16 @@ def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> p
         arrays["data"] = _binary(columns, 2)
     fields = [SCHEMA.field(name) for name in names]
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=pa.schema(fields))
+
+
+@functools.lru_cache(maxsize=64)
+def _repetitions(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    """A column of one value: a slice of an array that is made once, in steps of powers of two."""
+    return _repetitions(text, 1 << max(12, (count - 1).bit_length()))[:count]
 
 
 def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:

@@ -101,9 +101,8 @@ class PullSink(FlowSink):
         exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
         self._exact = exact
         self._sizes: deque[int] = deque()
-        one_by_one = exact or getattr(options, "stop_after", None) is not None
         limit = options.max_messages or getattr(options, "buffer_messages", None) or 1
-        self._stride = 1 if one_by_one else max(1, limit // _STRIDES)
+        self._stride = 1 if exact else max(1, limit // _STRIDES)
         self._drain_task: asyncio.Task[None] | None = None
 
     # Life
@@ -148,9 +147,11 @@ class PullSink(FlowSink):
         taken = self._unreported - len(buffer)
         if taken > 0:
             self._unreported = len(buffer)
-            self.mark = len(buffer) - self._stride
-            if not self.flow.concluded:
-                actions = self.flow.on_processed(taken, self._taken_bytes(taken), self._now())
+            flow = self.flow
+            # The next report is due a stride from here, or with the last message that stop_after allows.
+            self.mark = len(buffer) - max(1, min(self._stride, flow.deliverable - taken))
+            if not flow.concluded:
+                actions = flow.on_processed(taken, self._taken_bytes(taken), self._now())
                 if actions:
                     self._perform(actions)
                     self._arm()

@@ -407,8 +407,8 @@ static PyObject *rows_pack(Rows *self, PyObject *argument)
     long column = PyLong_AsLong(argument);
     if (column == -1 && PyErr_Occurred())
         return NULL;
-    const char *start;
-    uint32_t len;
+    const char *start = NULL;
+    uint32_t len = 0;
     int64_t sum = 0;
     for (Py_ssize_t i = 0; i < self->count; i++) {
         if (cell(&self->rows[i], column, &start, &len) < 0)
@@ -472,10 +472,12 @@ static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
         /* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. */
         const char *dots[12];
         int tokens = 1;
-        for (const char *at = start; (at = memchr(at, '.', (size_t)(end - at))) != NULL; at++) {
-            if (tokens < 12)
-                dots[tokens] = at;
-            tokens++;
+        for (const char *at = start; at < end; at++) {
+            if (*at == '.') {
+                if (tokens < 12)
+                    dots[tokens] = at;
+                tokens++;
+            }
         }
         int first = tokens == 9 ? 5 : 7;
         if (end - start < 8 || memcmp(start, "$JS.ACK.", 8) != 0 || (tokens != 9 && tokens < 11))

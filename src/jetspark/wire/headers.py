@@ -39,7 +39,11 @@ class Headers:
             raise InvalidArgument(
                 "headers", initial, "must be a mapping of names to values, or an iterable of pairs"
             )
-        for name, value in initial.items() if isinstance(initial, Mapping) else initial:
+        for pair in initial.items() if isinstance(initial, Mapping) else initial:
+            try:
+                name, value = pair
+            except (TypeError, ValueError):
+                raise InvalidArgument("headers", pair, "must be a pair of a name and a value") from None
             if isinstance(value, str | bytes) or not isinstance(value, Iterable):
                 self.add(name, value)  # type: ignore[arg-type]  # refuses what is no str
             else:

@@ -16,8 +16,9 @@ Where the compiled core is there (:mod:`jetspark.wire._backend`), it reads the r
 finds out what a run is and meets everything that is not the next message of it.
 
 What is incomplete at the end of a chunk is kept as a list of chunks and joined once when the rest is
-there: a large payload arriving in many pieces is copied once, and a control line arriving byte by byte is
-searched for its end in the new bytes only.
+there, with just the bytes that it lacks: a large payload arriving in many pieces is copied once, what follows
+it in its last chunk is not copied at all, and a control line arriving byte by byte is searched for its end in
+the new bytes only.
 
 Limits: control line, INFO, declared sizes and header block are bounded. Anything outside the protocol is
 :class:`ProtocolError`, after which the parser has lost its place in the stream and takes no more. Events
@@ -140,31 +141,11 @@ class Parser:
         """Parse a chunk; events in wire order. ProtocolError as the module's docstring says."""
         if self.error is not None:
             raise self.error
-        if not data:
-            return []
-        scan = 0
-        if self._chunks:
-            if self._need:
-                if self._held + len(data) < self._need:
-                    self._chunks.append(data)
-                    self._held += len(data)
-                    return []
-            elif b"\n" in data:
-                scan = self._held
-            else:
-                self._chunks.append(data)
-                self._held += len(data)
-                self._check_held_line()
-                if self.error is not None:
-                    self._let_go()
-                    raise self.error
-                return []
-            self._chunks.append(data)
-            data = b"".join(self._chunks)
-            self._let_go()
         events: list[Event] = []
         try:
-            self._parse(data, scan, events)
+            used = self._complete(data, events) if self._held else 0
+            if used < len(data) and self.error is None:
+                self._parse(data, used, 0, events)
         except ProtocolError as error:
             self.error = error
         if self.error is not None:
@@ -173,14 +154,39 @@ class Parser:
                 raise self.error
         return events
 
+    def _complete(self, data: bytes, events: list[Event]) -> int:
+        """Give what is held the bytes that it lacks and no more: the rest of a chunk stays where it is.
+
+        How many bytes of ``data`` that took; all of them when it is still incomplete.
+        """
+        used, total = 0, len(data)
+        while self._held and used < total:
+            scan = 0
+            if self._need:
+                wanted = self._need - self._held
+            else:
+                scan = self._held
+                wanted = (data.find(b"\n", used) + 1 or total + 1) - used
+            if wanted > total - used:
+                self._chunks.append(data[used:] if used else data)
+                self._held += total - used
+                if not self._need:
+                    self._check_held_line()
+                return total
+            self._chunks.append(data[used : used + wanted])
+            used += wanted
+            joined = b"".join(self._chunks)
+            self._let_go()
+            self._parse(joined, 0, scan, events)
+        return used
+
     def _let_go(self) -> None:
         self._chunks.clear()
         self._held = self._need = 0
 
-    def _parse(self, buf: bytes, scan: int, events: list[Event]) -> None:
+    def _parse(self, buf: bytes, pos: int, scan: int, events: list[Event]) -> None:
         routes, sizes, compiled = self.routes, self._sizes, self._compiled
         find, total = buf.find, len(buf)
-        pos = 0
         # The current run: its sid, where it began, its messages and how to make them.
         # None, not "": a line with two blanks in a row has an empty sid, which must not join a run.
         run_sid: str | None = None
