@@ -15,9 +15,8 @@ from typing import Any
 os.environ["COLUMNS"] = "100"
 os.environ["NO_COLOR"] = "1"
 
-from typer.main import get_command
 
-from jetspark.cli.app import app
+from jetspark.cli.app import tree
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -61,7 +60,7 @@ def sections(command: Any, path: str, parent: Any = None) -> list[tuple[str, str
 
 def document() -> str:
     """The whole file."""
-    found = sections(get_command(app), "jetspark")
+    found = sections(tree(), "jetspark")
     index = "\n".join(f"- [`{path}`](#{path.replace(' ', '-')})" for path, _ in found)
     texts = [f"## {path}\n\n```text\n{_trim(help)}\n```\n" for path, help in found]
     return "\n".join([INTRODUCTION, index, "", *texts])

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.main import get_command
+import typer
 
 from cli_runner import SCRIPT, Terminal, environment, process
 from helpers import unique
 from jetspark import __version__
-from jetspark.cli.app import app, hoist
+from jetspark.cli.app import ALIASES, hoist, tree
+from jetspark.cli.app import COMMANDS as COMMANDS_OF_ROOT
+from jetspark.cli.tree import branches
 
 if TYPE_CHECKING:
     from conftest import Open, Run
@@ -33,7 +35,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     ]
 
 
-COMMANDS = leaves(get_command(app))
+COMMANDS = leaves(tree())
 
 # Beside those that other tests run as processes.
 CHAINS = {
@@ -187,13 +189,56 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str, tmp_path:
     assert 'pip install "jetspark[cli]"' in ran.stderr
 
 
-def test_starting_is_light() -> None:
+@pytest.mark.parametrize(
+    ("line", "absent"),
+    [
+        ("--help", ["asyncio", "rich", "jetspark.connecting", "jetspark.cli.stream"]),
+        ("stream --help", ["rich", "jetspark.connecting", "jetspark.cli.messages"]),
+        ("context ls --json", ["rich", "jetspark.connecting", "jetspark.cli.stream"]),
+    ],
+)
+def test_starting_is_light(tmp_path: Path, line: str, absent: list[str]) -> None:
+    # pydantic: typer would convert every value with it.
+    names = [*absent, "pyarrow", "pyspark", "urllib.request", "uvloop", "pydantic"]
     code = (
-        "import sys; from jetspark.cli.app import app\n"
-        "print([m for m in ('pyarrow', 'pyspark', 'rich', 'urllib.request', 'uvloop') if m in sys.modules])"
+        f"import sys; from jetspark.cli import main; code = main({line.split()})\n"
+        f"print(code, [name for name in {names} if name in sys.modules], file=sys.stderr)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert ran.stderr == "0 []\n"
+
+
+def test_the_root_lists_each_command_as_it_describes_itself() -> None:
+    # The root knows name and text of commands that it has not loaded.
+    whole = typer.Typer()
+    for module in dict.fromkeys(module for module, _ in COMMANDS_OF_ROOT.values()):
+        importlib.import_module(f"jetspark.cli.{module}").register(whole)
+    found = branches(whole)
+    first = {name: " ".join(one.help.partition("\n\n")[0].split()) for name, one in found.items()}
+    visible = {name: text for name, text in first.items() if not found[name].hidden}
+    assert visible == {name: text for name, (_, text) in COMMANDS_OF_ROOT.items()}
+    assert {name for name, one in found.items() if one.hidden} == set(ALIASES)
+    assert {name: first[name] for name in ALIASES} == {name: first[of] for name, of in ALIASES.items()}
+
+
+@pytest.mark.parametrize("path", ["pub", "stream add", "consumer next", "rtt"])
+def test_values_that_need_no_conversion_are_those_that_typer_would_give(path: str) -> None:
+    command = tree()
+    for word in path.split():
+        command = command.commands[word]
+    context = command.make_context(path, [], resilient_parsing=True)
+    compared = 0
+    for param in command.params:
+        for value in (None, param.default, "text"):
+            takes_text = getattr(param.type_descriptor, "annotation", None) is str
+            if (value is None and param.required) or (value == "text" and not takes_text) or callable(value):
+                continue
+            plain = type(param).process_value(param, context, value)
+            assert param.process_value(context, value) == plain, (param.name, value)
+            compared += 1
+    assert compared >= len(command.params)
 
 
 def test_the_documentation_is_what_the_help_says() -> None:

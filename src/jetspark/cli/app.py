@@ -1,10 +1,10 @@
 """The root of the command line: shared options, their place, and how a run ends."""
 
-import functools
 import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache, partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from jetspark._secret import Secret
 from jetspark.cli import settings, values
 from jetspark.cli.errors import UsageError, describe, exit_code
 from jetspark.cli.settings import Settings
-from jetspark.cli.tree import Branch, Branches, Group, branches
+from jetspark.cli.tree import Branch, Branches, Group, branches, quick
 
 # Every command, its module in this package and what help says of it, in the order of the help; a module is
 # loaded when its command is called. The texts are those of the commands themselves, which a test compares.
@@ -123,6 +123,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
 )
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -214,12 +216,12 @@ def _load(name: str) -> Any:
     return branches(part)[name].build()
 
 
-@functools.cache
+@cache
 def tree() -> Any:
     """The root command; commands are loaded on use."""
-    root = get_command(app)
-    listed = {name: Branch(help, False, functools.partial(_load, name)) for name, (_, help) in COMMANDS.items()}
-    hidden = {name: Branch("", True, functools.partial(_load, name)) for name in ALIASES}
+    root = quick(get_command(app))
+    listed = {name: Branch(help, False, partial(_load, name)) for name, (_, help) in COMMANDS.items()}
+    hidden = {name: Branch("", True, partial(_load, name)) for name in ALIASES}
     root.commands = Branches(listed | hidden)
     return root
 

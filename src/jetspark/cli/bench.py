@@ -29,6 +29,7 @@ def register(root: typer.Typer) -> None:
     """Add the commands to the root."""
     root.add_typer(app, name="bench")
 
+
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject to use.", show_default=False)]
 Msgs = Annotated[int, typer.Option("--msgs", metavar="N", help="Messages in all.", min=1)]
 Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Bytes of a body.")]

@@ -27,6 +27,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="consumer")
     root.add_typer(app, name="con", hidden=True)
 
+
 _MODES = {"ack": "ack", "sync": "sync", "none": "none", "nak": "nak", "term": "term"}
 Mode = Annotated[
     str, typer.Option("--ack-mode", metavar="MODE", help="ack, sync (wait for it), none, nak or term.")

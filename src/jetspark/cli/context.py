@@ -20,6 +20,8 @@ def register(root: typer.Typer) -> None:
     """Add the commands to the root."""
     root.add_typer(app, name="context")
     root.add_typer(app, name="ctx", hidden=True)
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 
 

@@ -44,7 +44,10 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's log
 
 app = typer.Typer(
     cls=Group,
-    invoke_without_command=True, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -77,15 +78,13 @@ class Group(TyperGroup):
 def branches(app: Typer) -> dict[str, Branch]:
     """What is registered with an app, by name."""
     found = {
-        str(info.name): Branch(info.help or "", info.hidden, lambda info=info: _command(info))
+        str(info.name): Branch(info.help or "", info.hidden, partial(_command, info))
         for info in app.registered_commands
     }
     for info in app.registered_groups:
         sub, name, hidden = info.typer_instance, str(info.name), info.hidden is True
         assert sub is not None
-        found[name] = Branch(
-            _help(sub), hidden, lambda sub=sub, name=name, hidden=hidden: group_of(sub, name, hidden)
-        )
+        found[name] = Branch(_help(sub), hidden, partial(group_of, sub, name, hidden))
     return found
 
 
@@ -93,7 +92,7 @@ def group_of(app: Typer, name: str, hidden: bool = False) -> Any:
     """The command with subcommands that an app describes."""
     bare = copy.copy(app)
     bare.registered_commands, bare.registered_groups = [], []
-    group = get_group(bare)
+    group = quick(get_group(bare))
     group.name, group.hidden = name, hidden
     group.commands = Branches(branches(app))
     return group
@@ -102,7 +101,46 @@ def group_of(app: Typer, name: str, hidden: bool = False) -> Any:
 def _command(info: Any) -> Any:
     alone = Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     alone.registered_commands = [info]
-    return get_command(alone)
+    return quick(get_command(alone))
+
+
+def quick(command: Any) -> Any:
+    """The same command without a detour for values that need no conversion.
+
+    typer converts with pydantic, whose import takes longer than most commands do. An option that was not
+    given, a default number and a text for an option that takes text stay as they are either way.
+    """
+    for param in command.params:
+        _shorten(param)
+    make_help = command.get_help_option
+    command.get_help_option = lambda ctx: _shorten(make_help(ctx))
+    return command
+
+
+def _shorten(param: Any) -> Any:
+    # --help is made anew or kept, as the version of typer likes it, and there may be none.
+    if param is None or "process_value" in vars(param):
+        return param
+    takes_text = getattr(getattr(param, "type_descriptor", None), "annotation", None) is str
+    several = getattr(param, "multiple", False) or param.nargs != 1
+    param.process_value = partial(_process, param, takes_text, several, param.process_value)
+    return param
+
+
+def _process(
+    param: Any, takes_text: bool, several: bool, convert: Callable[..., Any], ctx: Any, value: Any
+) -> Any:
+    if value is None and not param.required:
+        done: Any = () if several else None
+    elif not several and ((takes_text and isinstance(value, str)) or _is_own(param, value)):
+        done = value
+    else:
+        return convert(ctx, value)
+    return done if param.callback is None else param.callback(ctx, param, done)
+
+
+def _is_own(param: Any, value: Any) -> bool:
+    return type(value) in (int, float) and value is param.default
 
 
 def _help(app: Typer) -> str:
