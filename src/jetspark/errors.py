@@ -18,6 +18,15 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     return error
 
 
+_SHOWN = 200
+
+
+def _short(value: object) -> str:
+    """The value as it is written, its beginning when that is long: an error is for people to read."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
 class JetsparkError(Exception):
     """Root of all errors of this library."""
 
@@ -30,7 +39,7 @@ class InvalidArgument(JetsparkError, ValueError):
     """You passed a value that can't work; nothing was sent. The text names field, value and rule."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(f"{field}={value!r}: {rule}")
+        super().__init__(f"{field}={_short(value)}: {rule}")
         self.field = field
         self.value = value
         self.rule = rule

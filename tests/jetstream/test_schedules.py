@@ -190,7 +190,7 @@ async def test_what_only_the_server_can_refuse(js: JetStream) -> None:
     for wrong, code in (
         (Schedule(every=1, target="somewhere.else"), 10190),
         (Schedule(every=1, target=f"{stream.name}.t", source="somewhere.else"), 10203),
-        (Schedule(every=1, target=f"{stream.name}.t", ttl="soon"), 10191),
+        (Schedule(every=1, target=f"{stream.name}.t", ttl="500ms"), 10191),
         (Schedule(cron="99 * * * * *", target=f"{stream.name}.t"), 10189),
     ):
         with pytest.raises(InvalidSchedule) as info:

@@ -46,7 +46,8 @@ def refused(field: str, value: object, call, *args) -> InvalidArgument:
         call(*args)
     error = caught.value
     assert (error.field, error.value) == (field, value)
-    assert str(error) == f"{field}={value!r}: {error.rule}"
+    assert str(error).startswith(f"{field}={value!r}"[:200])
+    assert str(error).endswith(f": {error.rule}")
     assert isinstance(error, ValueError)
     return error
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jetspark.connection.core import FLUSH_AT, ConnectionCore, HeadersLike
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.options import check_timeout
 from jetspark.connection.requests import RequestInbox, is_no_responders
 from jetspark.connection.subscription import (
     DEFAULT_PENDING_BYTES,
@@ -19,6 +20,7 @@ from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
     DrainTimeout,
+    InvalidArgument,
     JetsparkError,
     NoRespondersError,
     RequestTimeout,
@@ -183,6 +185,8 @@ class Connection(ConnectionCore):
         ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the link breaks.
         """
         self._check_open()
+        if timeout is not None:
+            check_timeout("timeout", timeout)
         if self._inbox is None:
             self._inbox = RequestInbox(self, self.options.inbox_prefix)
             self._add_sink(self._inbox)
@@ -210,6 +214,11 @@ class Connection(ConnectionCore):
         without an answer after the first one, an answer for which ``sentinel`` is true (not yielded).
         Raises :class:`NoRespondersError` when nobody listens, :class:`ConnectionLost` when the link breaks.
         """
+        for field, seconds in (("timeout", timeout), ("stall", stall)):
+            if seconds is not None:
+                check_timeout(field, seconds)
+        if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
+            raise InvalidArgument("max_messages", max_messages, "must be an integer, 1 or more")
         limit = self._loop.time() + (self.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
@@ -249,6 +258,7 @@ class Connection(ConnectionCore):
     async def _ping(self, timeout: float | None) -> None:
         self._check_open()
         seconds = self.options.request_timeout if timeout is None else timeout
+        check_timeout("timeout", seconds)
         if self._link is None:
             await self._wait_connected(seconds)
         pong: asyncio.Future[None] = self._loop.create_future()

@@ -195,6 +195,12 @@ def _at_least(least: int, value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def check_timeout(field: str, value: object) -> None:
+    """Refuse what is no time to wait; 0 is to look without waiting, infinity to wait without end."""
+    if not _is_number(value) or not value >= 0:  # type: ignore[operator]  # NaN is not at least 0
+        raise InvalidArgument(field, value, "must be a number of seconds, 0 or more")
+
+
 def _positive(name: str, value: Any) -> None:
     if not _is_number(value) or not 0 < value < float("inf"):
         raise InvalidArgument(name, value, "must be a positive number of seconds")

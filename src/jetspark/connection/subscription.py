@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.events import CallbackFailed, SlowConsumer
 from jetspark.connection.message import Msg
+from jetspark.connection.options import check_timeout
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -184,7 +185,10 @@ class Subscription(Sink):
         more. Cancelling it loses no message.
         """
         self._refuse_callback()
-        seconds = self.client.options.request_timeout if timeout is None else timeout
+        seconds = self.client.options.request_timeout
+        if timeout is not None:
+            check_timeout("timeout", timeout)
+            seconds = timeout
         try:
             async with asyncio.timeout(seconds):
                 return await self.__anext__()

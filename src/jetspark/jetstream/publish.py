@@ -10,7 +10,7 @@ import msgspec
 from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.puback import PubAck
-from jetspark.jetstream.schedule import ttl_text
+from jetspark.jetstream.schedule import Schedule, ttl_text
 from jetspark.jetstream.validation import check_name
 from jetspark.wire.headers import Headers
 from jetspark.wire.subjects import validate_filter
@@ -18,7 +18,6 @@ from jetspark.wire.subjects import validate_filter
 if TYPE_CHECKING:
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.schedule import Schedule
 
 # ADR-22: what to do when no stream answers, as happens while a leader is elected.
 DEFAULT_RETRIES = 2
@@ -90,6 +89,10 @@ def publish_headers(
     """
     if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
         return None
+    if expect is not None and not isinstance(expect, Expect):
+        raise InvalidArgument("expect", expect, "must be a jetspark.Expect, e.g. Expect(last_seq=5)")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise InvalidArgument("schedule", schedule, "must be a jetspark.Schedule, with a target")
     if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
         # What pipelined publishers send for each message. There is nothing to merge, the names are ours, and
         # line breaks in values are refused when they are encoded.
@@ -100,8 +103,8 @@ def publish_headers(
         return result
     result = Headers(headers)
     if msg_id is not None:
-        if not msg_id:
-            raise InvalidArgument("msg_id", msg_id, "must not be empty")
+        if not isinstance(msg_id, str) or not msg_id:
+            raise InvalidArgument("msg_id", msg_id, "must be a str that is not empty")
         result["Nats-Msg-Id"] = msg_id
     if expect is not None:
         expect.add_to(result)
@@ -129,9 +132,9 @@ async def publish(
     """See :meth:`jetspark.JetStream.publish`."""
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
-    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or retry_wait < 0:
+    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
         raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
     all_headers = publish_headers(
         headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject

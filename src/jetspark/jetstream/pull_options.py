@@ -6,6 +6,7 @@ where the server has a limit of its own it is named at the field.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -74,9 +75,11 @@ class PullOptions:
             )
         _threshold("threshold_messages", self.threshold_messages, "max_messages", self.buffer_messages)
         _threshold("threshold_bytes", self.threshold_bytes, "max_bytes", self.max_bytes)
-        if not self.expires >= 1.0:
+        _seconds("expires", self.expires)
+        if self.expires < 1.0:
             raise InvalidArgument("expires", self.expires, "must be at least 1 second")
         if self.idle_heartbeat is not None:
+            _seconds("idle_heartbeat", self.idle_heartbeat)
             if not _MIN_HEARTBEAT <= self.idle_heartbeat <= _MAX_HEARTBEAT:
                 raise InvalidArgument("idle_heartbeat", self.idle_heartbeat, "must be 0.5 to 30 seconds")
             if self.idle_heartbeat > self.expires / 2:
@@ -134,9 +137,16 @@ class FetchOptions:
         _positive("max_bytes", self.max_bytes)
         if self.max_messages is None and self.max_bytes is None:
             raise InvalidArgument("max_messages", None, "a fetch needs max_messages or max_bytes")
-        if self.expires is not None and not self.expires > 0:
-            raise InvalidArgument("expires", self.expires, "must be above 0; use no_wait to not wait at all")
+        if not isinstance(self.no_wait, bool):
+            raise InvalidArgument("no_wait", self.no_wait, "must be True or False")
+        if self.expires is not None:
+            _seconds("expires", self.expires)
+            if self.expires <= 0:
+                raise InvalidArgument(
+                    "expires", self.expires, "must be above 0; use no_wait to not wait at all"
+                )
         if self.idle_heartbeat is not None:
+            _seconds("idle_heartbeat", self.idle_heartbeat)
             if self.idle_heartbeat < 0:
                 raise InvalidArgument("idle_heartbeat", self.idle_heartbeat, "must not be negative")
             if self.idle_heartbeat > self.wait / 2:
@@ -177,8 +187,14 @@ class FetchOptions:
 
 
 def _positive(field: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise InvalidArgument(field, value, "must be at least 1")
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidArgument(field, value, "must be an integer and at least 1")
+
+
+def _seconds(field: str, value: object) -> None:
+    # What goes to the server as nanoseconds: "5", True, NaN and infinity have none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidArgument(field, value, "must be a number of seconds")
 
 
 def _threshold(field: str, value: int | None, limit_field: str, limit: int | None) -> None:
@@ -186,18 +202,18 @@ def _threshold(field: str, value: int | None, limit_field: str, limit: int | Non
         return
     if limit is None:
         raise InvalidArgument(field, value, f"needs {limit_field}, the constraint it belongs to")
-    if not 0 <= value <= limit:
+    if type(value) is not int or not 0 <= value <= limit:
         raise InvalidArgument(field, value, f"must be 0 to {limit_field}={limit}")
 
 
 def _priority_group(
     group: str | None, min_pending: int | None, min_ack_pending: int | None, priority: int
 ) -> None:
-    if group is not None and not _GROUP.fullmatch(group):
+    if group is not None and not (isinstance(group, str) and _GROUP.fullmatch(group)):
         raise InvalidArgument("group", group, "must be 1 to 16 of the characters A-Z a-z 0-9 - _ / =")
     _positive("min_pending", min_pending)
     _positive("min_ack_pending", min_ack_pending)
-    if not 0 <= priority <= 9:
+    if type(priority) is not int or not 0 <= priority <= 9:
         raise InvalidArgument("priority", priority, "must be 0 to 9")
     if group is None:
         for field, value in (("min_pending", min_pending), ("min_ack_pending", min_ack_pending)):

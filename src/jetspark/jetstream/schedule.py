@@ -29,6 +29,8 @@ _PREDEFINED = frozenset(
 )
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*?,/-]+", re.ASCII)
 # What Go's time.LoadLocation can understand; a UTC offset is not among it.
+# A duration as Go writes it, or seconds. That it is 1 second or more is for the server to say.
+_TTL = re.compile(r"never|[0-9]+|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
 
 
@@ -163,7 +165,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 def ttl_text(ttl: float | str, *, field: str = "ttl") -> str:
     """The value of ``Nats-TTL``: whole seconds, a Go duration, or ``never``."""
     if isinstance(ttl, str):
-        if not ttl:
+        if not _TTL.fullmatch(ttl):
             raise InvalidArgument(field, ttl, "must be seconds, a duration such as '1h30m', or 'never'")
         return ttl
     # The comparison refuses NaN too.

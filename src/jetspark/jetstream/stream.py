@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +178,7 @@ class Stream:
         ):
             if value is not None:
                 stored.check_positive(field, value)
-        filters = [subjects] if isinstance(subjects, str) else list(subjects or [">"])
+        filters = _filters([">"] if subjects is None else subjects) or [">"]
         for one in filters:
             validate_filter(one, field="subjects")
         count = 0
@@ -208,7 +209,7 @@ class Stream:
             raise InvalidArgument(
                 "up_to_time", up_to_time, f"excludes up_to_seq={up_to_seq}; give one of them"
             )
-        filters = [subjects] if isinstance(subjects, str) else list(subjects)
+        filters = _filters(subjects)
         if not filters:
             raise InvalidArgument("subjects", subjects, "must name at least one subject")
         for one in filters:
@@ -382,3 +383,11 @@ async def _merge(sources: list[AsyncGenerator[StoredMsg]]) -> AsyncGenerator[Sto
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (following.sequence, index, following))
+
+
+def _filters(subjects: str | Sequence[str]) -> list[str]:
+    if isinstance(subjects, str):
+        return [subjects]
+    if isinstance(subjects, bytes) or not isinstance(subjects, Iterable):
+        raise InvalidArgument("subjects", subjects, "must be a subject or several")
+    return list(subjects)

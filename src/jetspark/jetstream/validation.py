@@ -15,15 +15,20 @@ import re
 from typing import TYPE_CHECKING
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consumer_config import AckPolicy, DeliverPolicy, PriorityPolicy
-from jetspark.jetstream.stream_config import DiscardPolicy, PersistMode, RetentionPolicy, StorageType
+from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy
+from jetspark.jetstream.stream_config import (
+    DiscardPolicy,
+    PersistMode,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
 from jetspark.wire.subjects import has_wildcard, subjects_overlap, validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jetspark.jetstream.consumer_config import ConsumerConfig
-    from jetspark.jetstream.stream_config import StreamConfig, StreamSource, SubjectTransform
+    from jetspark.jetstream.stream_config import StreamSource, SubjectTransform
     from jetspark.jetstream.values import Duration
 
 MAX_NAME = 255
@@ -129,6 +134,10 @@ def _is_subset(subject: str, pattern: str) -> bool:
 
 def validate_consumer_config(config: ConsumerConfig, *, pedantic: bool = False) -> None:
     """Refuse a config that the server would refuse on any stream."""
+    if not isinstance(config, ConsumerConfig):
+        raise InvalidArgument(
+            "config", config, "must be a ConsumerConfig, e.g. ConsumerConfig(name='worker')"
+        )
     if config.name is not None:
         check_name("name", config.name)
     if config.durable_name is not None:
@@ -297,6 +306,10 @@ def validate_stream_config(config: StreamConfig, *, update: bool = False, pedant
 
     ``update`` drops the two rules that hold only at creation.
     """
+    if not isinstance(config, StreamConfig):
+        raise InvalidArgument(
+            "config", config, "must be a StreamConfig, e.g. StreamConfig(name='A', subjects=['a.>'])"
+        )
     check_name("name", config.name)
     _check_description(config.description)
     _check_metadata(config.metadata)
