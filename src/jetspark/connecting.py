@@ -262,10 +262,12 @@ def connect(
         listener=listener,
         ws_headers=None if ws_headers is None else wrap_headers(ws_headers),
     )
-    if metrics is not None and not all(
-        callable(getattr(metrics, name, None)) for name in ("count", "gauge", "observe")
-    ):
-        raise InvalidArgument("metrics", metrics, "must have the methods count, gauge and observe")
+    if metrics is not None:
+        methods = [getattr(metrics, name, None) for name in ("count", "gauge", "observe")]
+        if isinstance(metrics, type) or not all(map(callable, methods)):
+            raise InvalidArgument(
+                "metrics", metrics, "must be an object with the methods count, gauge and observe"
+            )
     return Connecting(options, jetstream_options, _tracing(tracing), metrics)
 
 

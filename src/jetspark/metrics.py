@@ -10,7 +10,6 @@ and tells the hook once a second and at the end, so that the hook's own cost is 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from bisect import bisect_left
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
 from jetspark.connection.subscription import Sink, Subscription
 from jetspark.jetstream.atomic_batch import AtomicBatch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import Columns
 
-logger = logging.getLogger("jetspark.metrics")
+logger = get_logger("metrics")
 
 Labels = Mapping[str, str]
 # A name and its labels, as a key.
@@ -218,7 +218,7 @@ class Meter:
         try:
             method(name, value, {**self._base, **labels})
         except Exception:
-            logger.exception("the metrics hook raised on %s", name, extra={"nats_metric": name})
+            logger.exception("the metrics hook raised on %s", name, extra=fields(metric=name))
 
     def _tick(self) -> None:
         self.report()
@@ -277,7 +277,7 @@ class Meter:
         if sink in self._sinks:
             self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
 
-    def _warned(self, warning: JetsparkError, **options: Any) -> None:
+    def _warned(self, warning: JetsparkError, cause: BaseException | None = None) -> None:
         self.add("errors_total", type=type(warning).__name__)
 
     def _delivered_columns(self, columns: Columns) -> None:

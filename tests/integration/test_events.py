@@ -63,7 +63,7 @@ async def test_a_listener_that_raises_is_logged_and_hurts_nobody(server, caplog,
         assert (sub.pending_messages, sub.dropped) == (1, 1)
     assert heard == ["Connected", "SlowConsumer", "Closed"]
     failures = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.name for record in failures] == ["jetspark"] * 3
+    assert [record.name for record in failures] == ["jetspark.connection"] * 3
     assert all("listener" in record.getMessage() and record.exc_info for record in failures)
 
 
@@ -115,7 +115,7 @@ async def test_events_are_logged_with_their_level(server, caplog) -> None:
         "CallbackFailed": "WARNING",
         "Closed": "INFO",
     }
-    assert {record.name for record in caplog.records} == {"jetspark"}
+    assert {record.name for record in caplog.records} == {"jetspark.connection"}
     assert subject in caplog.text
 
 

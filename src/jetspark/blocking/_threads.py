@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+from jetspark._log import fields, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetspark.connection.events import Event
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("blocking")
 
 
 class ThreadWaiters:
@@ -86,7 +87,8 @@ class ListenerThread:
             try:
                 self._listener(event)
             except Exception:
-                logger.exception("the listener raised on %s", type(event).__name__)
+                name = type(event).__name__
+                logger.exception("the listener raised on %s", name, extra=fields(event=name))
 
 
 class Courier:

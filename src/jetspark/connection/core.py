@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
 from jetspark.connection.message import Msg
 from jetspark.connection.pool import PooledServer, ServerPool
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from jetspark.connection.requests import RequestInbox
     from jetspark.connection.subscription import Sink
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("connection")
 
 HeadersLike = Headers | Mapping[str, str | Sequence[str]]
 
@@ -536,7 +537,8 @@ class ConnectionCore:
             self._emit(ev.ServerError(message))
 
     def _emit(self, event: ev.Event) -> None:
-        logger.log(logging.INFO if ev.is_informational(event) else logging.WARNING, "%s", event)
+        level = logging.INFO if ev.is_informational(event) else logging.WARNING
+        logger.log(level, "%s", event, extra=fields(connection=self.options.name, **ev.as_dict(event)))
         listener = self.options.listener
         if listener is None:
             return

@@ -1,6 +1,6 @@
 """What happens to a connection, as typed objects for the listener.
 
-Every event is also logged under the logger ``jetspark`` (informational ones at INFO, trouble at WARNING).
+Every event is also logged under ``jetspark.connection`` (informational ones at INFO, trouble at WARNING).
 None of them carries a secret: servers are named by host and port only.
 """
 
@@ -136,3 +136,9 @@ _INFORMATIONAL = (Connected, Reconnected, ServersDiscovered, Closed)
 def is_informational(event: Event) -> bool:
     """Whether the event belongs to normal life and is logged at INFO."""
     return isinstance(event, _INFORMATIONAL) and getattr(event, "error", None) is None
+
+
+def as_dict(event: Event) -> dict[str, object]:
+    """The name of the event and its fields, for the log."""
+    found = {name: getattr(event, name) for name in event.__struct_fields__}
+    return {"event": type(event).__name__, **found}

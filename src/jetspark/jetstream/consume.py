@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._log import fields, get_logger
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
 from jetspark.jetstream.consume_errors import ConsumeError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 Handler = Callable[[Any], "Awaitable[None] | None"]
 ErrorListener = Callable[[JetsparkError], Any]
@@ -289,12 +289,12 @@ class ConsumeCallback(ConsumeBase):
                 self._left -= 1
                 if not self._left and sink.error is not None and not sink.closed_by_user:
                     # Perhaps nobody ever calls wait().
-                    logger.warning("consume ended: %s", sink.error)
+                    logger.warning(
+                        "consume ended: %s", sink.error, extra=fields(source=sink.label, error=sink.error)
+                    )
                     self._announce(sink)
                 return
             await sink.wait()
 
     def _failed(self, error: BaseException, message: Message) -> None:
-        failure = HandlerFailed(error, message)
-        logger.warning("%s", failure, exc_info=error)
-        self._tell(failure)
+        self._started()._warn(HandlerFailed(error, message), error)

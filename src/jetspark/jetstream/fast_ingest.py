@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from jetspark._log import fields, get_logger
 from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.events import CallbackFailed
 from jetspark.connection.requests import is_no_responders
@@ -47,7 +47,7 @@ GapMode = Literal["fail", "ok"]
 DEFAULT_FLOW = 1000
 DEFAULT_OUTSTANDING = 2
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 
 class FastIngest(Sink):
@@ -322,7 +322,7 @@ class FastIngest(Sink):
 
     def _report(self, gap: IngestGap) -> None:
         if self._on_gap is None:
-            logger.warning("fast-ingest batch %s has a gap: %s", self._id, gap)
+            logger.warning("fast-ingest batch %s has a gap: %s", self._id, gap, extra=fields(batch=self._id))
             return
         try:
             self._on_gap(gap)

@@ -9,10 +9,10 @@ them. ``fetch``, ``next``, ``consume`` and subscriptions are thin faces of it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jetspark._log import fields, get_logger
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
 from jetspark.jetstream.message import Message
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jetspark.connection.client import Connection
     from jetspark.jetstream.flow_actions import Action, Actions
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 
 class Machine(Protocol):
@@ -200,8 +200,11 @@ class FlowSink(Sink):
         if self._waiters:
             self._wake()
 
-    def _warn(self, warning: JetsparkError) -> None:
-        logger.warning("%s: %s", self.label, warning)
+    def _warn(self, warning: JetsparkError, cause: BaseException | None = None) -> None:
+        """Log it, with what caused it, and tell whoever listens."""
+        logger.warning(
+            "%s: %s", self.label, warning, exc_info=cause, extra=fields(source=self.label, error=warning)
+        )
         if self._on_warning is not None:
             self._on_warning(warning)
 

@@ -15,9 +15,9 @@ apart.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from jetspark._log import fields, get_logger
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.ordered_columns import OrderedColumnarSink
     from jetspark.jetstream.ordered_config import OrderedConsumerConfig
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 # Statuses after which the consumer is gone: it lives in the memory of one server.
 LOST = {
@@ -394,7 +394,12 @@ class OrderedChain:
         try:
             await self._js.delete_consumer(self._stream, name)
         except JetsparkError as error:
-            logger.debug("ordered consumer %s not deleted, its inactive_threshold will: %s", name, error)
+            logger.debug(
+                "ordered consumer %s not deleted, its inactive_threshold will: %s",
+                name,
+                error,
+                extra=fields(stream=self._stream, consumer=name, error=error),
+            )
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = self._client._loop.create_task(work, name="jetspark-ordered")

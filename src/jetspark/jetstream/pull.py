@@ -12,11 +12,11 @@ which the machine pulls again is met within a stride, and a message costs nothin
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from jetspark._log import fields, get_logger
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.flow_actions import (
     Action,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.fetch import Stash
     from jetspark.jetstream.pull_options import FetchOptions
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 _STRIDES = 16
 _PIN_NAME = PIN_ID.lower().encode()
@@ -221,7 +221,9 @@ class PullSink(FlowSink):
             self.client._send_unsub(self)
             await self.client.flush()
         except JetsparkError as error:
-            logger.debug("drain of %s ended by %s", self.target.next_subject, error)
+            logger.debug(
+                "drain of %s ended by %s", self.label, error, extra=fields(source=self.label, error=error)
+            )
         finally:
             self.client._remove_sink(self, tell_server=False)
         self._perform(self.flow.on_unsubscribed(self._now()))

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._log import fields, get_logger
 from jetspark.errors import InvalidArgument, JetsparkError, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.consume_errors import ConsumeError, PushConsumerError
 from jetspark.jetstream.consumer import Consumer
@@ -41,7 +41,7 @@ ONE_REQUEST = (2, 7, 1)
 _MARGIN = 0.01
 
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 
 class PullSubscriptionClosed(ConsumeError):
@@ -277,7 +277,13 @@ async def _bind(js: JetStream, stream: str, consumer: str, subject: str | None) 
     try:
         handle = await js.get_consumer(stream, consumer)
     except (JetStreamNotEnabled, PermissionViolationError, RequestTimeout) as error:
-        logger.info("consumer %s of stream %s can't be looked at: %s", consumer, stream, error)
+        logger.info(
+            "consumer %s of stream %s can't be looked at: %s",
+            consumer,
+            stream,
+            error,
+            extra=fields(stream=stream, consumer=consumer, error=error),
+        )
         config = ConsumerConfig(durable_name=consumer)
         return Consumer(js, ConsumerInfo(stream_name=stream, name=consumer, config=config))
     _check_fits(handle, subject, ConsumerConfig())

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jetspark._log import fields, get_logger
 from jetspark.connection.events import SlowConsumer
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.consumer_config import ConsumerConfig
     from jetspark.jetstream.consumer_info import ConsumerInfo
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 ACK_PREFIX = "$JS.ACK."
 # No request waits: a mark that no buffer is short enough for.
@@ -197,7 +197,9 @@ class PushSink(FlowSink):
                 with contextlib.suppress(ConnectionLost, ConnectionClosed):
                     await client.flush()
         except JetsparkError as error:
-            logger.debug("drain of %s ended by %s", self.label, error)
+            logger.debug(
+                "drain of %s ended by %s", self.label, error, extra=fields(source=self.label, error=error)
+            )
         finally:
             if not self.done:
                 client._remove_sink(self, tell_server=False)

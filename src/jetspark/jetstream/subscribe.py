@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._log import fields, get_logger
 from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.events import CallbackFailed, ConsumerDeleteFailed, ConsumerDisturbed
 from jetspark.connection.nuid import next_nuid
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.ordered import OrderedChain
     from jetspark.jetstream.subscribe_checks import Wish
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 #: Metadata of consumers made with a deliver subject of the user's choice: who made it.
 CREATOR = "jetspark.creator"
@@ -307,7 +307,11 @@ class PushSubscription:
         try:
             await self._js.delete_consumer(self.stream_name, self.consumer_name)
         except ConsumerNotFound:
-            logger.debug("consumer %s was gone already", self.consumer_name)
+            logger.debug(
+                "consumer %s was gone already",
+                self.consumer_name,
+                extra=fields(stream=self.stream_name, consumer=self.consumer_name),
+            )
 
     # Internals
 
@@ -361,9 +365,7 @@ class PushSubscription:
         if self._on_error is None:
             self._client._emit(CallbackFailed(self._subject, error))
         else:
-            failure = HandlerFailed(error, message)
-            logger.warning("%s", failure, exc_info=error)
-            self._tell(failure)
+            self._started._warn(HandlerFailed(error, message), error)
 
     async def _run_callback(self, callback: Handler) -> None:
         sink, client = self._started, self._client
