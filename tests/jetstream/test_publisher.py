@@ -19,9 +19,10 @@ from jetspark.errors import (
     MaxPayloadExceeded,
     OutboundBufferFull,
     PermissionViolationError,
+    ProtocolError,
     RequestTimeout,
 )
-from jetspark.jetstream.errors import MessageTooLarge, NoStreamResponse, WrongLastSequence
+from jetspark.jetstream.errors import ApiError, MessageTooLarge, NoStreamResponse, WrongLastSequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -569,3 +570,38 @@ async def test_nothing_stays_of_a_message_that_was_acked(js: jetspark.JetStream)
     assert publisher.stats.acked == 80_000
     # One object left of each message would be 60,000.
     assert after - before < 3_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (
+            b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 7"}}',
+            ApiError,
+            "wrong",
+        ),
+        (
+            b'{"error":{"code":400,"err_code":10071,"description":"wrong last"},"stream":"S","seq":0}',
+            ApiError,
+            "wrong last",
+        ),
+        (b'{"seq":1}', ProtocolError, "stream"),
+        (b"\xff\xfe", ProtocolError, "not a publish ack"),
+        (b"", ProtocolError, "not a publish ack"),
+    ],
+)
+async def test_whatever_answers_is_an_ack_or_a_typed_error(
+    nc: jetspark.Connection, answer: bytes, kind: type[Exception], text: str
+) -> None:
+    async def respond(message: jetspark.Msg) -> None:
+        await message.respond(answer)
+
+    await nc.subscribe("answers.odd", callback=respond)
+    publisher = nc.jetstream().publisher()
+    async with publisher:
+        future = await publisher.publish("answers.odd", b"x")
+        with pytest.raises(kind, match=text):
+            await future
+        with pytest.raises(PublishFailed):
+            await publisher.flush()
+        assert publisher.stats.acked == 0

@@ -44,6 +44,7 @@ from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck, decode_puback
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.jetstream.publish_many import AckBatch, Publishing, encode
+from jetspark.wire._backend import speed
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 
 DEFAULT_WINDOW = 4000
 _CRLF = b"\r\n"
+# The compiled core makes one piece of a message; a large one is better not copied once more.
+_frame = None if speed is None else speed.frame
+_COPIED = 4096
 # Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
@@ -93,10 +97,13 @@ class Publisher(Sink):
     def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise InvalidArgument("window", window, "must be a positive integer")
-        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or ack_timeout <= 0:
+        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not ack_timeout > 0:
             raise InvalidArgument("ack_timeout", ack_timeout, "must be a positive number of seconds")
+        if not isinstance(retry, bool):
+            raise InvalidArgument("retry", retry, "must be True or False")
         self._base = client.new_inbox() + "."
         super().__init__(client, self._base + "*")
+        self._base_bytes = self._base.encode()
         self._cut = len(self._base)
         self._window = window
         self._ack_timeout = float(ack_timeout)
@@ -187,12 +194,17 @@ class Publisher(Sink):
             size = len(data)
             if size > client._max_payload:
                 raise MaxPayloadExceeded(size, client._max_payload)
-            line = f"{self._base}{token} {size}\r\n".encode()
             if not client._flush_scheduled:
                 client._flush_scheduled = True
                 client._loop.call_soon(client._flush_out)
-            client._out += (prefix, line, data, _CRLF)
-            client._out_size += len(prefix) + len(line) + size + 2
+            if size <= _COPIED and _frame is not None:
+                whole = _frame(prefix, self._base_bytes, self._serial, data)
+                client._out.append(whole)
+                client._out_size += len(whole)
+            else:
+                line = f"{self._base}{token} {size}\r\n".encode()
+                client._out += (prefix, line, data, _CRLF)
+                client._out_size += len(prefix) + len(line) + size + 2
             client._stats.out_msgs += 1
         else:
             try:
@@ -204,7 +216,7 @@ class Publisher(Sink):
         future: asyncio.Future[PubAck] = asyncio.Future(loop=client._loop)
         self._pending[token] = (future, subject, 0)
         self._stats.published += 1
-        if self._retry and self._may_resend(msg_id, block):
+        if msg_id is not None and self._retry and self._may_resend(msg_id, block):
             self._resend[token] = (subject, data, block)
         if client._out_size >= FLUSH_AT:
             await client._give_way()
@@ -218,7 +230,7 @@ class Publisher(Sink):
         client, pending = self.client, self._pending
         encoded = encode(client, messages, self._may_resend)
         batch = AckBatch(len(encoded))
-        base = self._base.encode()
+        base = self._base_bytes
         pieces: list[bytes] = []
         size = queued = 0
         for index, (subject, data, block, prefix, sizes, resendable) in enumerate(encoded):
@@ -286,10 +298,15 @@ class Publisher(Sink):
                 pending[token] = flight
                 self._refused(token, NoStreamResponse(flight[1]), again=True)
                 continue
-            data = message.data
             try:
-                ack = quick(data) if b'"error"' not in data else decode(data)
-            except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError) as failure:
+                try:
+                    ack = quick(message.data)
+                except msgspec.DecodeError:
+                    ack = decode(message.data)
+                if not ack.seq:
+                    # An ack has a sequence; what has none may be an error, which names its stream too.
+                    ack = decode(message.data)
+            except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
                 error = failure if isinstance(failure, JetsparkError) else ProtocolError(str(failure))
                 pending[token] = flight
                 # Such as "this msg_id is in process": what we sent before the link broke is still on its way.

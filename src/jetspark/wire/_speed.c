@@ -553,7 +553,62 @@ static PyTypeObject RowsType = {
     .tp_new = rows_new,
 };
 
+/* Publishing */
+
+static char *put_number(char *place, uint64_t number)
+{
+    char digits[20];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    while (count)
+        *place++ = digits[--count];
+    return place;
+}
+
+PyDoc_STRVAR(frame_doc,
+"frame(prefix, inbox, serial, data) -> bytes\n\n"
+"A whole publish: prefix, the reply of inbox and serial, the size, data.");
+
+static PyObject *frame(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !PyBytes_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "frame(bytes, bytes, int, bytes)");
+        return NULL;
+    }
+    uint64_t serial = PyLong_AsUnsignedLongLong(args[2]);
+    if (serial == (uint64_t)-1 && PyErr_Occurred())
+        return NULL;
+    Py_ssize_t prefix = PyBytes_GET_SIZE(args[0]), inbox = PyBytes_GET_SIZE(args[1]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[3]);
+    char numbers[48];
+    char *end = put_number(numbers, serial);
+    *end++ = ' ';
+    end = put_number(end, (uint64_t)size);
+    *end++ = '\r';
+    *end++ = '\n';
+    Py_ssize_t middle = end - numbers;
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, prefix + inbox + middle + size + 2);
+    if (whole == NULL)
+        return NULL;
+    char *place = PyBytes_AS_STRING(whole);
+    memcpy(place, PyBytes_AS_STRING(args[0]), (size_t)prefix);
+    place += prefix;
+    memcpy(place, PyBytes_AS_STRING(args[1]), (size_t)inbox);
+    place += inbox;
+    memcpy(place, numbers, (size_t)middle);
+    place += middle;
+    memcpy(place, PyBytes_AS_STRING(args[3]), (size_t)size);
+    place += size;
+    place[0] = '\r';
+    place[1] = '\n';
+    return whole;
+}
+
 static PyMethodDef functions[] = {
+    {"frame", (PyCFunction)(void (*)(void))frame, METH_FASTCALL, frame_doc},
     {"read_run", (PyCFunction)(void (*)(void))read_run, METH_FASTCALL, read_run_doc},
     {NULL, NULL, 0, NULL},
 };
