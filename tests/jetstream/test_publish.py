@@ -186,7 +186,9 @@ class TestTTL:
         with pytest.raises(InvalidMessageTTL):
             await js.publish(f"{stream.name}.a", ttl=5)
 
-    async def test_a_duration_that_is_too_short_is_the_servers_to_refuse(self, js: jetspark.JetStream) -> None:
+    async def test_a_duration_that_is_too_short_is_the_servers_to_refuse(
+        self, js: jetspark.JetStream
+    ) -> None:
         stream = await make(js, allow_msg_ttl=True)
         with pytest.raises(InvalidMessageTTL):
             await js.publish(f"{stream.name}.a", ttl="500ms")
