@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from fault_table import Outcome
 
+#: Of each consume. A leader that is killed says nothing, and who is connected to another server finds that
+#: out by two missed heartbeats (half of expires each): after 4 s here, after 30 s by default.
+EXPIRES = 4.0
 #: What ``js.publish`` may raise when servers die; for all of them it says: again, with the same msg_id.
 AGAIN = (ConnectionLost, RequestTimeout, NoStreamResponse, Unavailable)
 _POLL = 0.01
@@ -221,7 +224,11 @@ class Workload:
         self.consumer = await js.create_consumer(self.name, consumer_config(self.ack_wait))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
         self.consume = self.consumer.consume(
-            callback=self._handle, concurrency=2, max_messages=500, expires=4, on_error=self.ledger.on_warning
+            callback=self._handle,
+            concurrency=2,
+            max_messages=500,
+            expires=EXPIRES,
+            on_error=self.ledger.on_warning,
         )
         await self.consume.__aenter__()
         self._tasks = [
@@ -325,7 +332,11 @@ class BlockingWorkload:
         self.consumer = js.create_consumer(self.name, consumer_config(self.ack_wait))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
         self.consume = self.consumer.consume(
-            callback=self._handle, concurrency=2, max_messages=500, expires=4, on_error=self.ledger.on_warning
+            callback=self._handle,
+            concurrency=2,
+            max_messages=500,
+            expires=EXPIRES,
+            on_error=self.ledger.on_warning,
         )
         self.consume.__enter__()
         self._threads = [

@@ -49,6 +49,7 @@ async def server_kills(
         stored = await audit(server.url, work.name, ledger, outcome)
     outcome.require(stats.failed == 0, f"the publisher counts {stats.failed} failures")
     outcome.require(len(ledger.acked) >= messages, f"only {len(ledger.acked)} of {messages} were acked")
+    outcome.require(stored == len(ledger.acked), f"{stored} are stored and {len(ledger.acked)} were acked")
     outcome.require(reconnects == len(recoveries), f"{reconnects} reconnects after {len(recoveries)} kills")
     # Otherwise the kills met nothing in flight, and the row would show nothing.
     outcome.require(stats.resent > 0, "no message had to be sent again")
