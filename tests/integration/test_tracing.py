@@ -20,6 +20,7 @@ from jetspark import ConsumerConfig, StreamConfig, blocking
 from jetspark.errors import InvalidArgument, NoRespondersError
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.publish_many import Publishing
+from jetspark.metrics import MemoryMetrics
 from jetspark.tracing import Tracing, process
 
 if TYPE_CHECKING:
@@ -422,6 +423,41 @@ def test_blocking_core_subscription_request_and_batches(server, spans) -> None:
     assert responded.parent.span_id == handled.context.span_id
     carried = [message.headers["traceparent"] for message in stored]
     assert carried == [header_of(span) for span in (*batched, spans.one("publish_many"))]
+
+
+# Beside other things
+
+
+async def test_tracing_and_metrics_together(server, spans) -> None:
+    metrics = MemoryMetrics()
+    async with jetspark.connect(server.url, tracing=spans.tracing, metrics=metrics) as nc:
+        js, subject, consumer = await orders(nc)
+        await js.publish(subject, b"1")
+        async with js.publisher() as publisher:
+            await publisher.publish(subject, b"2")
+        for message in await consumer.fetch(2):
+            with process(message):
+                await message.ack()
+    assert metrics.value("jetspark_publish_acked_total") == len(spans.of("publish")) == 2
+    assert metrics.value("jetspark_acked_total") == len(spans.of("process")) == 2
+
+
+async def test_no_secret_in_spans_metrics_or_headers(start_server, spans) -> None:
+    canary = "canary4secret"
+    server = start_server(config=f"authorization {{ user: u, password: {canary} }}")
+    metrics, subject = MemoryMetrics(), unique("secret")
+    url = server.url.replace("nats://", f"nats://u:{canary}@")
+    async with jetspark.connect(url, tracing=spans.tracing, metrics=metrics) as nc:
+        sub = await nc.subscribe(subject)
+        await nc.publish(subject, canary.encode(), headers={"Authorization": canary})
+        message = await sub.next()
+        with process(message):
+            pass
+        with pytest.raises(NoRespondersError):
+            await nc.request(unique("nobody"), canary.encode())
+    shown = [span.to_json() for span in spans.exporter.get_finished_spans()]
+    assert len(shown) == 3
+    assert canary not in "".join(shown) + metrics.render() + message.headers["traceparent"]
 
 
 # Off
