@@ -42,7 +42,8 @@ class User(Protocol):
     label: str
     got: dict[int, float]
     errors: list[JetsparkError]
-    events: list[tuple[float, Event]]
+
+    def disconnects(self) -> list[tuple[float, Disconnected]]: ...
 
     async def start(self, servers: list[str], stream: str, interval: float) -> None: ...
 
@@ -57,6 +58,9 @@ class Base:
 
     def note(self, event: Event) -> None:
         self.events.append((time.monotonic(), event))
+
+    def disconnects(self) -> list[tuple[float, Disconnected]]:
+        return [(at, event) for at, event in list(self.events) if isinstance(event, Disconnected)]
 
     def take(self, message: Any) -> None:
         self.got.setdefault(int(message.data), time.monotonic())
@@ -210,6 +214,8 @@ class Trial:
             (self.elected if elects else self.resumed).append(took)
             self.outcome.require(took <= limit, f"{suspend}: pulls resumed after {took:.2f} s of {limit:g} s")
             if suspend != "leader":
+                # The listener of a blocking connection has a thread of its own, which may come late.
+                await within(2.0, lambda: all(user.disconnects() for user in users))
                 for user in users:
                     self._judge_detection(user, stopped)
         finally:
@@ -245,7 +251,7 @@ class Trial:
         return max(min(at for number, at in user.got.items() if number >= first) for user in users) - began
 
     def _judge_detection(self, user: User, stopped: float) -> None:
-        lost = [(at, event) for at, event in user.events if isinstance(event, Disconnected)]
+        lost = user.disconnects()
         if len(lost) != 1:
             self.outcome.problems.append(f"{user.label}: {len(lost)} disconnects instead of one")
             return

@@ -88,7 +88,7 @@ async def test_subscriptions_that_are_not_renewed_fail_f9(monkeypatch: pytest.Mo
 
 async def test_subscriptions_that_are_not_renewed_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_subscriptions(monkeypatch)
-    outcome = await server_kills(1, **F1, patience=2, ack_timeout=1)
+    outcome = await server_kills(1, **F1, patience=1, ack_timeout=1)
     expect(outcome, "no recovery from kill 1", "no ack within ack_timeout")
 
 
