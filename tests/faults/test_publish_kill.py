@@ -6,7 +6,9 @@ The plainest case, the async publisher with retry and a single server, is row F1
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 import jetspark
 from helpers import eventually, unique
 from jetspark import PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost
+from jetspark.errors import ConnectionLost, MaxPayloadExceeded
 
 if TYPE_CHECKING:
     from jetspark.server import Cluster, Server
@@ -85,6 +87,58 @@ def test_the_blocking_publisher_survives_it_as_well(own_server: Server) -> None:
         found = [(message.data.split()[0].decode(), message.sequence) for message in stream.get_msgs()]
         assert sorted(found) == sorted((f"m{number}", ack.seq) for number, ack in enumerate(acks))
         assert publisher.stats.acked == total
+
+
+async def test_what_is_published_while_the_server_is_away_is_sent_once(own_server: Server) -> None:
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = await make(js)
+        async with js.publisher(retry=True, ack_timeout=60) as publisher:
+            own_server.kill()
+            await eventually(lambda: not nc.is_connected)
+            for number in range(1000):
+                await publisher.publish(stream.name, b"x", msg_id=str(number))
+            await asyncio.to_thread(own_server.restart)
+        assert publisher.stats.acked == 1000
+        assert publisher.stats.resent == 0
+        # The restarted server counts from zero, and these were the first messages that it got.
+        assert (await asyncio.to_thread(messages_in, own_server)) == 1000
+
+
+def messages_in(server: Server) -> int:
+    with urllib.request.urlopen(f"{server.http_url}/varz", timeout=5) as answer:
+        count: int = json.load(answer)["in_msgs"]
+    return count
+
+
+async def test_what_waits_and_is_too_large_for_the_server_that_comes_back_fails(own_server: Server) -> None:
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = await make(js)
+        futures: list[asyncio.Future[jetspark.PubAck]] = []
+        with pytest.raises(PublishFailed) as caught:
+            await _publish_to_a_smaller_server(own_server, nc, js, stream.name, futures)
+        assert caught.value.count == 1
+        assert isinstance(futures[0].exception(), MaxPayloadExceeded)
+        assert futures[1].result().seq == 1
+
+
+async def _publish_to_a_smaller_server(
+    server: Server,
+    nc: jetspark.Connection,
+    js: jetspark.JetStream,
+    subject: str,
+    futures: list[asyncio.Future[jetspark.PubAck]],
+) -> None:
+    async with js.publisher(retry=True, ack_timeout=60) as publisher:
+        server.kill()
+        await eventually(lambda: not nc.is_connected)
+        futures.append(await publisher.publish(subject, bytes(2000), msg_id="large"))
+        futures.append(await publisher.publish(subject, bytes(20), msg_id="small"))
+        server._config = "max_payload: 1000"
+        await asyncio.to_thread(server.restart)
+        # At once, not when ack_timeout is over.
+        await asyncio.wait_for(publisher.flush(), 10)
 
 
 async def test_without_retry_what_was_acked_is_stored_and_the_rest_is_named(own_server: Server) -> None:

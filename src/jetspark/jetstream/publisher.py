@@ -109,6 +109,8 @@ class Publisher(Sink):
         self._ack_timeout = float(ack_timeout)
         self._retry = retry
         self._serial = 0
+        # Messages from this serial on were published since the link was lost.
+        self._unsent_from = 0
         # By token: the future (or the batch and the place in it), and the subject for errors that name it.
         self._pending: dict[str, tuple[asyncio.Future[PubAck] | AckBatch, str, int]] = {}
         self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
@@ -326,6 +328,7 @@ class Publisher(Sink):
         self._wake()
 
     def link_lost(self, error: JetsparkError) -> None:
+        self._unsent_from = self._serial + 1
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
         for token in list(self._pending):
             if token not in self._resend:
@@ -333,8 +336,12 @@ class Publisher(Sink):
         self._wake()
 
     def link_restored(self) -> None:
-        for token in list(self._resend):
-            self._send_again(token)
+        limit = self.client._max_payload
+        for token, (_, data, block) in list(self._resend.items()):
+            # What was published meanwhile lay in the connection's buffer and has just been sent from there,
+            # unless it is too large for the new server: then sending it fails it.
+            if int(token) < self._unsent_from or len(data) + len(block or b"") > limit:
+                self._send_again(token)
         self._wake_connected()
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
