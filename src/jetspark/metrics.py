@@ -288,10 +288,11 @@ class Meter:
         for item in items:
             reply = item.reply
             if reply.startswith("$JS.ACK."):
-                tokens = reply.split(".")
+                tokens = reply.split(".", 8)
                 count += 1
-                # ADR-15 "JSAck": 9 tokens, or more with domain and account in front.
-                again += tokens[4 if len(tokens) == 9 else 6] != "1"
+                # ADR-15 "JSAck": 9 tokens, or 11 and more with domain and account in front.
+                if len(tokens) == 9:
+                    again += tokens[4 if "." not in tokens[8] else 6] != "1"
             elif item.data:
                 count += 1
         self.add("delivered_total", count, api="jetstream")
@@ -307,7 +308,8 @@ class Meter:
         own_reply: bool = False,
     ) -> None:
         if not own_reply:
-            if not subject.startswith("$JS."):  # as the answers to flow control
+            # Neither answers to flow control nor the end of a batch, whose headers are encoded.
+            if not (subject.startswith("$JS.") or type(headers) is bytes):
                 self.add("published_total", api="core")
         elif self._client._inbox is not None and reply.startswith(self._client._inbox._base):
             self.add("requests_total")

@@ -13,8 +13,8 @@ The spans follow the messaging conventions of OpenTelemetry:
   brought. They have many parents, and a span can have one.
 - *process*, CONSUMER: a callback of ``subscribe`` or ``consume``, or the block under :func:`process`. Its
   **parent** is the publish span: there is just one, and so a message's way is a single trace from the
-  publisher through every service that handles it. A span that is current around it, of the fetch loop say,
-  becomes a link. A message without a context is a child of the current span.
+  publisher through every service that handles it. A span that is current around a block, of the fetch loop
+  say, becomes a link, and the parent when the message carries no context.
 
 Loops (``async for message in ...``) have no callback to wrap; say ``with process(message):`` in them.
 Bodies, headers and credentials are never recorded.
@@ -24,15 +24,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jetspark.errors import InvalidArgument, JetsparkError
+from jetspark.jetstream.ack_reply import parse_ack_reply
 from jetspark.jetstream.publish_many import Publishing
 from jetspark.wire.headers import Headers
 
@@ -40,11 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.message import MessageBase
+    from jetspark.connection.message import MsgBase
 
     # The arguments to call with, and what to do with the result.
     Around = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], object] | None]
@@ -117,20 +118,23 @@ class Tracing:
     # Spans
 
     @contextmanager
-    def process(self, message: MessageBase) -> Iterator[Span]:
-        """The span of a message's processing."""
+    def process(self, message: MsgBase, around: Context | None = None) -> Iterator[Span]:
+        """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
         attributes = self._attributes(_client_of(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
+        # A core subscription may get these too, and not every one can be read.
         if message.reply.startswith("$JS.ACK."):
-            metadata = message.metadata
-            attributes["messaging.destination.subscription.name"] = metadata.consumer
-            attributes["nats.stream"] = metadata.stream
-            attributes["nats.stream.sequence"] = metadata.sequence.stream
-            attributes["nats.delivery_count"] = metadata.num_delivered
-        around = trace.get_current_span().get_span_context()
-        parent = extract(message, contexts.get_current())
-        apart = around.is_valid and around != trace.get_current_span(parent).get_span_context()
-        links = [trace.Link(around)] if apart else None
+            with suppress(JetsparkError):
+                metadata = parse_ack_reply(message.reply)
+                attributes["messaging.destination.subscription.name"] = metadata.consumer
+                attributes["nats.stream"] = metadata.stream
+                attributes["nats.stream.sequence"] = metadata.sequence.stream
+                attributes["nats.delivery_count"] = metadata.num_delivered
+        around = contexts.get_current() if around is None else around
+        outer = trace.get_current_span(around).get_span_context()
+        parent = extract(message, around)
+        apart = outer.is_valid and outer != trace.get_current_span(parent).get_span_context()
+        links = [trace.Link(outer)] if apart else None
         with self._span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
             yield span
         span.end()
@@ -160,6 +164,9 @@ class Tracing:
             "messaging.operation.type": kind,
         }
         client = getattr(client, "_client", client)  # of the blocking facade
+        if not destination.isascii():
+            # Exporters take UTF-8 alone, and subjects are bytes that somebody sent.
+            destination = destination.encode("utf-8", "replace").decode()
         if destination:
             found["messaging.destination.name"] = destination
         if destination.startswith(client.options.inbox_prefix + "."):
@@ -266,12 +273,15 @@ class Tracing:
         yield args, {**options, "callback": callback}, None
 
     def _handler(self, callback: Callable[[Any], Any], *, blocking: bool) -> Callable[[Any], Any]:
+        # The task that runs callbacks has the context in which it was made, which is over.
+        nothing = Context()
+
         def handle_here(message: Any) -> Any:
-            with self.process(message):
+            with self.process(message, nothing):
                 return callback(message)
 
         async def handle(message: Any) -> None:
-            with self.process(message):
+            with self.process(message, nothing):
                 result = callback(message)
                 if inspect.isawaitable(result):
                     await result

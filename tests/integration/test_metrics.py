@@ -212,6 +212,19 @@ async def test_consume_push_and_ordered(server, metrics) -> None:
     assert read(metrics, "pulls_total") >= 2
 
 
+async def test_replies_that_can_not_be_read_disturb_nothing(server, metrics) -> None:
+    async with jetspark.connect(server.url, metrics=metrics) as nc:
+        _, _, consumer = await orders(nc)
+        async with consumer.consume(stop_after=4) as messages:
+            sink = messages._sink
+            # The server lets nobody publish with such replies; who knows about others.
+            replies = ("$JS.ACK.no.such", "$JS.ACK.S.c.1.2.3.4.5", "$JS.ACK._.h.S.c.2.2.3.4.5", "other")
+            sink.deliver([Message(consumer.name, reply, b"data", None, sink.owner) for reply in replies], 100)
+            assert [message.reply async for message in messages] == list(replies)
+    assert read(metrics, "redelivered_total") == 1
+    assert read(metrics, "delivered_total", api="jetstream") == 4
+
+
 def test_blocking(server, metrics) -> None:
     with blocking.connect(server.url, metrics=metrics) as nc:
         js, name = nc.jetstream(), unique("ORDERS")

@@ -342,6 +342,52 @@ async def test_a_message_without_a_context_belongs_to_the_current_span(server, s
     assert list(handled.links) == []
 
 
+async def test_a_callback_has_nothing_to_do_with_the_span_it_was_registered_in(server, spans) -> None:
+    subject = unique("startup")
+    async with (
+        jetspark.connect(server.url) as plain,
+        jetspark.connect(server.url, tracing=spans.tracing) as nc,
+    ):
+        with spans.tracer.start_as_current_span("startup"):
+            await nc.subscribe(subject, callback=lambda message: None)
+            await nc.flush()
+        await plain.publish(subject)
+        await eventually(lambda: spans.of("process"))
+        await nc.publish(subject)
+        await eventually(lambda: len(spans.of("process")) == 2)
+    alone, joined = spans.of("process")
+    assert alone.parent is None
+    assert joined.parent.span_id == spans.one("publish").context.span_id
+    assert [*alone.links, *joined.links] == []
+
+
+async def test_what_can_not_be_read_keeps_no_message_back(server, spans) -> None:
+    subject, got = unique("hostile"), []
+    async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
+        await nc.subscribe(f"{subject}.>", callback=lambda message: got.append(message.subject))
+        nc._send((f"PUB {subject}.".encode(), b"\xff 0\r\n\r\n"), 100)
+        nc._send((f"HPUB {subject}.a 20 20\r\n".encode(), b"NATS/1.0\r\nbroken\r\n\r\n\r\n"), 100)
+        await eventually(lambda: len(spans.of("process")) == 2)
+        # The server lets nobody publish with such a reply; who knows about others.
+        with process(jetspark.Msg(f"{subject}.b", "$JS.ACK.no.such", b"", None, nc)):
+            got.append("processed")
+    assert got == [f"{subject}.\udcff", f"{subject}.a", "processed"]
+    assert [span.name.rpartition(".")[2] for span in spans.of("process")] == ["?", "a", "b"]
+    assert all("nats.stream" not in attributes(span) for span in spans.of("process"))
+
+
+async def test_a_core_subscription_to_what_a_push_consumer_delivers(server, spans) -> None:
+    async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
+        js, subject, consumer = await orders(nc)
+        sub = await nc.subscribe(deliver := unique("deliver"))
+        config = ConsumerConfig(deliver_subject=deliver, durable_name="pushed")
+        await js.create_consumer(consumer.stream_name, config)
+        await js.publish(subject, b"1")
+        with process(await sub.next()):
+            pass
+    assert attributes(spans.one("process"))["messaging.destination.subscription.name"] == "pushed"
+
+
 async def test_tracestate_travels_along(server, spans) -> None:
     subject = unique("state")
     remote = trace.SpanContext(
