@@ -164,9 +164,8 @@ class Tracing:
             "messaging.operation.type": kind,
         }
         client = getattr(client, "_client", client)  # of the blocking facade
-        if not destination.isascii():
-            # Exporters take UTF-8 alone, and subjects are bytes that somebody sent.
-            destination = destination.encode("utf-8", "replace").decode()
+        # Exporters take UTF-8 alone, and a subject is bytes that somebody sent. What is no str is refused later.
+        destination = str(destination).encode("utf-8", "replace").decode()
         if destination:
             found["messaging.destination.name"] = destination
         if destination.startswith(client.options.inbox_prefix + "."):
@@ -221,10 +220,18 @@ class Tracing:
 
     @contextmanager
     def _publish(
-        self, client: Any, subject: str, *body: Any, headers: Any = None, **options: Any
+        self,
+        client: Any,
+        subject: str,
+        *body: Any,
+        headers: Any = None,
+        operation: str = "publish",
+        **options: Any,
     ) -> Iterator[Around]:
-        attributes = self._attributes(client, "publish", "send", subject)
-        _note_body(attributes, body, options)
+        attributes = self._attributes(client, operation, "send", subject)
+        data = body[0] if body else options.get("data", options.get("payload", b""))
+        if isinstance(data, bytes | bytearray | memoryview):
+            attributes["messaging.message.body.size"] = len(data)
         if options.get("msg_id") is not None:
             attributes["messaging.message.id"] = options["msg_id"]
         with self._span(trace.SpanKind.PRODUCER, attributes) as span:
@@ -247,16 +254,12 @@ class Tracing:
     def _request(
         self, client: Any, subject: str, *body: Any, headers: Any = None, **options: Any
     ) -> Iterator[Around]:
-        options["headers"] = headers
         # Not the API's own requests, nor those of js.publish, which has a span.
-        if subject.startswith(tuple(client._api_prefixes)) or (headers and "traceparent" in headers):
-            yield (subject, *body), options, None
+        if str(subject).startswith(tuple(client._api_prefixes)) or (headers and "traceparent" in headers):
+            yield (subject, *body), {**options, "headers": headers}, None
             return
-        attributes = self._attributes(client, "request", "send", subject)
-        _note_body(attributes, body, options)
-        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
-            options["headers"] = inject(headers)
-            yield (subject, *body), options, lambda _: span.end()
+        with self._publish(client, subject, *body, headers=headers, operation="request", **options) as traced:
+            yield traced
 
     @contextmanager
     def _fetch(self, client: Any, consumer: Any, *args: Any, **options: Any) -> Iterator[Around]:
@@ -320,12 +323,6 @@ def _see(thing: Any, name: str, trace_it: Callable[[Any], None]) -> None:
         yield args, options, trace_it
 
     _wrap(thing, name, around)
-
-
-def _note_body(attributes: dict[str, Any], body: tuple[Any, ...], options: dict[str, Any]) -> None:
-    data = body[0] if body else options.get("data", options.get("payload", b""))
-    if isinstance(data, bytes | bytearray | memoryview):
-        attributes["messaging.message.body.size"] = len(data)
 
 
 def _client_of(message: Any) -> Any:

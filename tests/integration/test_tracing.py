@@ -216,6 +216,19 @@ async def test_request_and_its_answer_are_one_trace(server, spans) -> None:
     assert attributes(refused)["error.type"] == "NoRespondersError"
 
 
+@pytest.mark.parametrize("wrong", [None, 7, b"bytes", "with blank", ""])
+async def test_what_is_wrong_is_refused_as_without_tracing(server, spans, wrong: Any) -> None:
+    async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
+        for call in (nc.publish, nc.request, nc.jetstream().publish):
+            with pytest.raises(InvalidArgument, match="subject="):
+                await call(wrong)
+        with pytest.raises(InvalidArgument, match="callback="):
+            await nc.subscribe("a", callback="no function")
+    assert {attributes(span)["error.type"] for span in spans.exporter.get_finished_spans()} == {
+        "InvalidArgument"
+    }
+
+
 # Fetch and process
 
 
