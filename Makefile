@@ -41,8 +41,8 @@ lint: setup
 check: lint ## Everything CI checks: ruff, mypy, tests
 	@$(MAKE) --no-print-directory test
 
-bench: setup ## Measure beside nats-py, natsrpy and the raw socket limit: one table
-	@$(BIN)/python bench/run.py --quick
+bench: setup ## Measure beside nats-py, natsrpy and the raw limit: one table, a chart (under 10 minutes; ARGS=--quick)
+	@$(BIN)/python bench/run.py $(ARGS)
 
 faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --seed 1")
 	@$(BIN)/python tests/fault_table.py $(ARGS)

@@ -32,13 +32,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _bars import judge, summary, verdict
 from _raw import RawConn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 HERE = Path(__file__).resolve().parent
-QUICK_BUDGET = 33.0  # seconds of measuring in a --quick run; set-up and tear-down come on top
+QUICK_BUDGET = (
+    33.0  # seconds of measuring in a --quick run; set-up and tear-down come on top, one round is the least
+)
 MEASURE_TIMEOUT = 90.0
 QUICK_MEASURE_TIMEOUT = 12.0
 PEERS = ("nats-py", "natsrpy")
@@ -98,6 +101,10 @@ class Measure:
     """Called at each READY of the worker, with 0, 1, ...: what to send to it."""
     check: Callable[[Context, Params], None] | None = None
     """Runs in the parent afterwards; raises when the contender did not do the work."""
+    size: int = 128
+    """Bytes of a message."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Added to the worker's environment."""
 
 
 @dataclass(slots=True)
@@ -265,7 +272,7 @@ def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params, t
     ctx.settle()
     if measure.setup is not None:
         measure.setup(ctx, params)
-    environment = dict(os.environ)
+    environment = {**os.environ, **measure.env}
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
@@ -336,14 +343,19 @@ class Outcome:
         values = [f[name] for f in self.figures]
         return statistics.median(values) if values and self.error is None else None
 
-    def spread(self, name: str) -> float:
-        """Half of the distance between the worst and the best round, as a share of the median."""
-        values = [f[name] for f in self.figures]
-        return (max(values) - min(values)) / 2 / statistics.median(values) if values else 0.0
+
+def chosen(bench: Bench, only: list[str]) -> list[Measure]:
+    """Measures with one of the texts in their name, and the raw limit of every case they belong to."""
+    keys = {m.key for m in bench.measures if not only or any(word in m.key for word in only)}
+    keys |= {row.raw for row in bench.rows if row.raw and keys & {row.ours, *row.peers.values()}}
+    return [m for m in bench.measures if m.key in keys]
 
 
-def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> dict[str, Outcome]:
-    measures = [m for m in bench.measures if not only or any(word in m.key for word in only)]
+def run_bench(
+    bench: Bench, *, quick: bool, repeats: int, only: list[str], budget: float | None = None
+) -> dict[str, Outcome]:
+    """All rounds; with a budget in seconds no round begins that would go beyond it, except the first."""
+    measures = chosen(bench, only)
     outcomes = {m.key: Outcome() for m in measures}
     if not measures:
         return outcomes
@@ -360,7 +372,7 @@ def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> di
         started = last = time.monotonic()
         longest = 0.0
         for turn in range(repeats):
-            if quick and turn and time.monotonic() - started + longest > QUICK_BUDGET:
+            if budget is not None and turn and time.monotonic() - started + longest > budget:
                 break
             shift = turn * 3 % len(measures)
             for measure in measures[shift:] + measures[:shift]:
@@ -369,7 +381,7 @@ def run_bench(bench: Bench, *, quick: bool, repeats: int, only: list[str]) -> di
                     continue
                 n = measure.quick if quick else measure.n
                 run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
-                params = Params(host, port, run_id, n, int(n * measure.warm))
+                params = Params(host, port, run_id, n, int(n * measure.warm), measure.size)
                 begun = time.monotonic()
                 try:
                     figures = _run_measure(bench, measure, ctx, params, timeout)
@@ -394,11 +406,15 @@ def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
         got = outcomes[key].median(name) if key in outcomes else None
         return round(got, 1) if got is not None else None
 
+    def all_of(key: str | None, name: str) -> list[float]:
+        return [round(one[name], 1) for one in outcomes[key].figures] if key in outcomes else []
+
     rows: list[dict[str, Any]] = []
     for row in bench.rows:
-        if row.ours not in outcomes and row.raw not in outcomes:
+        if row.ours not in outcomes and not outcomes.keys() & row.peers.values():
             continue
         peers = {peer: value(key, row.figure) for peer, key in row.peers.items()}
+        contenders = {"ours": row.ours, "raw": row.raw, **row.peers}
         rows.append(
             {
                 "case": row.case,
@@ -406,13 +422,25 @@ def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
                 "ours": value(row.ours, row.figure),
                 "raw": value(row.raw, row.figure),
                 "peers": peers,
+                "rounds": {
+                    name: found for name, key in contenders.items() if (found := all_of(key, row.figure))
+                },
             }
         )
     return rows
 
 
+def spread_of(row: dict[str, Any], contender: str) -> float | None:
+    """Half of the distance between the worst and the best round, as a share of the median."""
+    found = row.get("rounds", {}).get(contender)
+    return (max(found) - min(found)) / 2 / statistics.median(found) if found and len(found) > 1 else None
+
+
 def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -> str:
-    """Figures, then ours divided by each of the others. For `us` and `ms` smaller is better."""
+    """Figures, then ours divided by each of the others, then the bars. For `us` and `ms` smaller is better.
+
+    `spreads`: those of ours for rows that do not bring their rounds.
+    """
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
@@ -420,27 +448,35 @@ def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -
     def ratio(ours: float | None, other: float | None) -> str:
         return f"{ours / other:.2f}" if ours and other else "-"
 
-    columns = ["case", "unit", "ours", "+-", "raw", *PEERS, "ours/raw", *(f"ours/{peer}" for peer in PEERS)]
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{value:.0%}"
+
+    ratios = [f"/{other}" for other in ("raw", *PEERS)]
+    columns = ["case", "unit", "ours", "+-", "raw", "+-", *PEERS, *ratios, "bar"]
+    left = {0, 1, len(columns) - 1}
     lines = [columns]
     for row in rows:
-        spread = (spreads or {}).get(row["case"])
+        spread = spread_of(row, "ours")
+        spread = (spreads or {}).get(row["case"]) if spread is None else spread
         peers = [row["peers"].get(peer) for peer in PEERS]
         lines.append(
             [
                 row["case"],
                 row["unit"],
                 number(row["ours"]),
-                "" if spread is None else f"{spread:.0%}",
+                share(spread),
                 number(row["raw"]),
+                share(spread_of(row, "raw")),
                 *map(number, peers),
                 ratio(row["ours"], row["raw"]),
                 *(ratio(row["ours"], peer) for peer in peers),
+                verdict(judge(row)),
             ]
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if i < 2 else cell.rjust(width)
+            cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
@@ -449,11 +485,18 @@ def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -
 
 def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="smaller counts, under 40 s in all")
+    parser.add_argument("--quick", action="store_true", help="smaller counts, under a minute")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write the rows to PATH")
     parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default 5, with --quick at most 3)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="measures with TEXT in the name"
+        "--budget", type=float, metavar="SECONDS", help="begin no further round that would take longer in all"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="measures with TEXT in the name, and their raw limit",
     )
     return parser
 
@@ -468,20 +511,17 @@ def main(bench: Bench) -> int:
 
     quick = arguments.quick
     repeats = arguments.repeats or (3 if quick else 5)
+    budget = arguments.budget
     if quick:
         repeats = min(repeats, 3)
-    outcomes = run_bench(bench, quick=quick, repeats=repeats, only=arguments.only)
+        budget = QUICK_BUDGET if budget is None else budget
+    outcomes = run_bench(bench, quick=quick, repeats=repeats, only=arguments.only, budget=budget)
     rows = rows_of(bench, outcomes)
-    figures = {row.case: row for row in bench.rows}
-    spreads = {
-        row["case"]: outcomes[figures[row["case"]].ours].spread(figures[row["case"]].figure)
-        for row in rows
-        if row["ours"] is not None
-    }
     rounds = max((len(outcome.figures) for outcome in outcomes.values()), default=0)
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
     print(f"\n{bench.name}: median of {rounds} rounds, {machine}\n")
-    print(table(rows, spreads))
+    print(table(rows))
+    print(f"\n{summary(rows)}")
     failed = {key: outcome.error for key, outcome in outcomes.items() if outcome.error is not None}
     for key, error in failed.items():
         print(f"{key}: {error}")

@@ -25,7 +25,7 @@ class RawConn:
         self.sock = socket.create_connection((host, port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
-        self.read_until(b"\r\n")  # INFO
+        self.info: dict[str, Any] = json.loads(self.read_until(b"\r\n")[len(b"INFO ") :])
         self.send(
             b'CONNECT {"verbose":false,"pedantic":false,"lang":"raw","version":"0","protocol":1,'
             b'"headers":true,"no_responders":true,"echo":true}\r\n'
@@ -142,11 +142,13 @@ def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: in
     conn.send(b"UNSUB 7\r\n")
 
 
-def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int, recent: int = 1024) -> None:
+def drain_pull(
+    conn: RawConn, stream: str, consumer: str, first: int, last: int, recent: int = 1024, blind: int = 0
+) -> None:
     """Receives messages first..last of an ack-none pull consumer, looking at nothing but the newest tail.
 
     The last message is recognised by the sequences in its reply subject, searched in the last bytes only:
-    `recent` of them, which must be more than a message.
+    `recent` of them, which must be more than a message. The first `blind` bytes are not even looked at.
     """
     mark = b".1.%d.%d." % (last, last)
     conn.pull(stream, consumer, "_INBOX.raw.pull", last - first + 1)
@@ -154,6 +156,8 @@ def drain_pull(conn: RawConn, stream: str, consumer: str, first: int, last: int,
     buffer = bytearray(CHUNK)
     view = memoryview(buffer)
     carry = b""
+    while blind > 0 and (got := sock.recv_into(buffer)):
+        blind -= got
     while True:
         got = sock.recv_into(buffer)
         if not got:

@@ -314,18 +314,18 @@ def raw_request(p: Params) -> Figures:
 BENCH = Bench(
     name="core",
     measures=[
-        Measure("ours:subscribe_iter", ours_subscribe_iter, 500_000, 150_000, load=blast),
-        Measure("nats-py:subscribe_iter", natspy_subscribe_iter, 100_000, 20_000, load=blast),
+        Measure("ours:subscribe_iter", ours_subscribe_iter, 400_000, 150_000, load=blast),
+        Measure("nats-py:subscribe_iter", natspy_subscribe_iter, 60_000, 20_000, load=blast),
         Measure("natsrpy:subscribe_iter", natsrpy_subscribe_iter, 40_000, 10_000, load=blast),
         Measure("raw:subscribe", raw_subscribe, 1_000_000, 300_000, load=blast),
-        Measure("ours:subscribe_callback", ours_subscribe_callback, 500_000, 150_000, load=blast),
-        Measure("nats-py:subscribe_callback", natspy_subscribe_callback, 300_000, 80_000, load=blast),
+        Measure("ours:subscribe_callback", ours_subscribe_callback, 400_000, 150_000, load=blast),
+        Measure("nats-py:subscribe_callback", natspy_subscribe_callback, 150_000, 80_000, load=blast),
         Measure("natsrpy:subscribe_callback", natsrpy_subscribe_callback, 40_000, 10_000, load=blast),
         Measure("ours:publish", ours_publish, 500_000, 150_000, setup=note_received, check=check_received),
         Measure(
-            "nats-py:publish", natspy_publish, 500_000, 100_000, setup=note_received, check=check_received
+            "nats-py:publish", natspy_publish, 300_000, 100_000, setup=note_received, check=check_received
         ),
-        Measure("natsrpy:publish", natsrpy_publish, 30_000, 6_000, setup=note_received, check=check_received),
+        Measure("natsrpy:publish", natsrpy_publish, 15_000, 6_000, setup=note_received, check=check_received),
         Measure("raw:publish", raw_publish, 2_000_000, 500_000, setup=note_received, check=check_received),
         Measure("ours:request", ours_request, 5_000, 2_500),
         Measure("nats-py:request", natspy_request, 5_000, 2_500),

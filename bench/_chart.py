@@ -1,0 +1,88 @@
+"""Draws a run: ours as a share of the raw limit, and as a multiple of nats-py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from _bars import BARS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COLOURS = {"core": "#4c78a8", "publish": "#f58518", "consume": "#54a24b", "spark": "#b279a2"}
+QUICKER_IS_LESS = ("us", "ms")
+
+
+def draw(rows: list[dict[str, Any]], title: str, path: Path) -> bool:
+    """False when matplotlib is missing: then there is no chart, and the run is as good as with one."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    raw, peer = raw_ratios(rows), peer_ratios(rows)
+    tall = max(len(raw), len(peer), 4)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 1.8 + 0.34 * tall), layout="constrained")
+    _bars(left, raw, "share of the raw limit: a plain socket that parses nothing", "{:.2f}")
+    left.axvline(1.0, color="#888888", linewidth=1)
+    left.set_xlim(0, max([1.15, *(ratio * 1.12 for _, ratio, _, _ in raw)]))
+    _bars(right, peer, "times as quick as nats-py (log scale)", "{:.1f}x")
+    right.set_xscale("log")
+    right.axvline(1.0, color="#888888", linewidth=1)
+    if peer:
+        ratios = [ratio for _, ratio, _, _ in peer]
+        right.set_xlim(min(0.8, min(ratios) * 0.8), max(ratios) * 1.6)
+        right.xaxis.set_major_formatter("{x:g}")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    labels = list(COLOURS)
+    handles.append(pyplot.Line2D([], [], color="black", marker="|", linestyle="", markersize=12))
+    figure.legend(handles, [*labels, "bar"], loc="outside lower center", ncols=len(labels) + 1, frameon=False)
+    figure.suptitle(title, fontsize=9)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return True
+
+
+Ratio = tuple[str, float, str, "float | None"]
+"""Case, ratio, bench, bar."""
+
+
+def raw_ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
+    levels = {bar.case: bar.level for bar in BARS if bar.other == "raw" and bar.kind == "least"}
+    return [
+        (row["case"], row["ours"] / row["raw"], row["bench"], levels.get(row["case"]))
+        for row in rows
+        if row["ours"] and row["raw"] and row["unit"] not in QUICKER_IS_LESS
+    ]
+
+
+def peer_ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
+    """More is better for all of them: of latencies the inverse."""
+    levels = {bar.case: bar.level for bar in BARS if bar.other == "nats-py"}
+    found: list[Ratio] = []
+    for row in rows:
+        other = row["peers"].get("nats-py")
+        if row["ours"] and other:
+            ratio = row["ours"] / other
+            if row["unit"] in QUICKER_IS_LESS:
+                ratio = 1 / ratio
+            found.append((row["case"], ratio, row["bench"], levels.get(row["case"])))
+    return found
+
+
+def _bars(axes: Any, ratios: list[Ratio], label: str, form: str) -> None:
+    places = list(range(len(ratios)))
+    axes.barh(
+        places, [ratio for _, ratio, _, _ in ratios], color=[COLOURS[bench] for _, _, bench, _ in ratios]
+    )
+    for place, (_, ratio, _, level) in zip(places, ratios, strict=True):
+        axes.text(ratio, place, " " + form.format(ratio), va="center", fontsize=8)
+        if level is not None:
+            axes.plot([level, level], [place - 0.45, place + 0.45], color="black", linewidth=2)
+    axes.set_yticks(places, [case for case, *_ in ratios], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(label, fontsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
