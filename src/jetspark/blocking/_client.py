@@ -35,6 +35,7 @@ from jetspark.connecting import Connection
 from jetspark.connection.events import CallbackFailed
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import JetsparkError, OutboundBufferFull, RequestTimeout
+from jetspark.jetstream.flow_sink import FlowSink
 
 if TYPE_CHECKING:
     from collections import deque
@@ -253,3 +254,9 @@ class EngineConnection(Connection):
                 sink._runner = None
             elif isinstance(sink, PushedToThreads) and sink.worker is caller:
                 sink.detached = True
+
+    def detach_reader(self) -> None:
+        """Nor may anybody wait for the thread that drains the connection, if it reads from a consume."""
+        for sink in list(self._sinks.values()):
+            if isinstance(sink, FlowSink):
+                sink.takers = sink.takers - {threading.current_thread()}

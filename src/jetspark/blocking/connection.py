@@ -246,6 +246,7 @@ class Connection:
         if self._engine.is_stopped:
             return
         self._client.detach_caller()
+        self._client.detach_reader()
         try:
             ours = self._engine.run(self._drain)
         except JetsparkError:

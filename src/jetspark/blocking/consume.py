@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -35,6 +36,7 @@ class ConsumeBase(Facade[A]):
     def __init__(self, engine: Engine, target: A, errors: Courier | None) -> None:
         super().__init__(engine, target)
         self._errors = errors
+        self._readers_lock = threading.Lock()
 
     @property
     @documented_by(AsyncConsumeBase.closed)
@@ -53,6 +55,7 @@ class ConsumeBase(Facade[A]):
     async def _open(self) -> None:
         # Of the base class: threads of ours take the place of its tasks.
         await AsyncConsumeBase.__aenter__(self._target)
+        self._started().drain_all = partial(AsyncConsumeBase._drain_all, self._target)
 
     async def _abandon(self) -> None:
         if self._target._sink is not None:
@@ -93,8 +96,21 @@ class ConsumeBase(Facade[A]):
         elif not self._engine.is_foreign:
             # It has ended by itself; what nobody has read is dropped here too.
             sink.runs.clear()
+            with self._readers_lock:
+                self._target._nobody_reads()
+
+    def _read(self, sink: ReadByThreads) -> None:
+        """This thread takes messages from now on."""
+        with self._readers_lock:
+            self._target._reads(sink, threading.current_thread())
+
+    def _has_read(self, sink: ReadByThreads) -> None:
+        """It has met the end."""
+        with self._readers_lock:
+            self._target._has_read(sink, threading.current_thread())
 
     def _raise_end(self, sink: ReadByThreads) -> None:
+        self._has_read(sink)
         error = self._target._end(sink)
         if error is not None:
             raise error
@@ -111,6 +127,7 @@ class Consume(ConsumeBase[AsyncConsume]):
 
     def __next__(self) -> Message:
         sink = self._started()
+        self._read(sink)
         message: Message | None = sink.take()
         if message is None:
             self._raise_end(sink)
@@ -118,6 +135,7 @@ class Consume(ConsumeBase[AsyncConsume]):
         return message
 
     def _parts(self, sink: ReadByThreads) -> Iterator[Any]:
+        self._read(sink)
         yield from sink.parts()
         self._raise_end(sink)
 
@@ -138,6 +156,7 @@ class ConsumeBatches(ConsumeBase[AsyncConsumeBatches]):
         raise StopIteration
 
     def _parts(self, sink: ReadByThreads) -> Iterator[Any]:
+        self._read(sink)
         yield from sink.batches()
         self._raise_end(sink)
 
@@ -162,6 +181,8 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         for thread in self._threads:
             self._client.add_worker(thread)
             thread.start()
+            with self._readers_lock:
+                self._target._reads(sink, thread)
 
     @documented_by(AsyncConsumeCallback.stop)
     def stop(self) -> None:
@@ -189,3 +210,4 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
                 callback(message)
             except Exception as error:
                 self._target._failed(error, cast("Any", message))
+        self._has_read(sink)

@@ -274,8 +274,9 @@ class Connection(ConnectionCore):
     async def drain(self) -> None:
         """Stop receiving, let user code finish what has arrived, send everything, then close.
 
-        Subscriptions with a callback have ``drain_timeout`` seconds to finish (:class:`DrainTimeout` after
-        that, the connection is closed all the same).
+        Callbacks, and loops over a ``consume``, have ``drain_timeout`` seconds to finish
+        (:class:`DrainTimeout` after that, the connection is closed all the same). A callback or a loop that
+        calls it can't be waited for: what is buffered there is dropped.
         """
         if self._closed or self._draining:
             return

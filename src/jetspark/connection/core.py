@@ -101,6 +101,7 @@ class ConnectionCore:
         self._info = ServerInfo()
         self._loop = asyncio.get_running_loop()
         self._sinks: dict[str, Sink] = {}
+        self._drained_sinks: set[Sink] = set()  # no longer subscribed, but still read from
         self._next_sid = 0
         self._out: list[bytes] = []
         self._out_size = 0
@@ -443,6 +444,8 @@ class ConnectionCore:
         sinks, self._sinks = list(self._sinks.values()), {}
         for sink in sinks:
             sink.ended(error)
+        for sink in list(self._drained_sinks):
+            sink.closed_behind()
         self._emit(ev.Closed(error))
 
     # What the link reports

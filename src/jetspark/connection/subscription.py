@@ -82,6 +82,9 @@ class Sink:
     def ended(self, error: JetsparkError | None) -> None:
         """No message will ever come again: closed, or refused by the server."""
 
+    def closed_behind(self) -> None:
+        """The connection is closed; this one was drained before, and what it holds may still be taken."""
+
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained at the request of ``asker``: let user code have what has arrived."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +13,7 @@ from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
 from jetspark.jetstream.consume_errors import ConsumeError
 
 if TYPE_CHECKING:
+    import threading
     from types import TracebackType
 
     from jetspark.jetstream.flow_sink import FlowSink
@@ -59,6 +61,8 @@ class ConsumeBase:
         self._raised = False
         self._told = False
         self._listening: set[asyncio.Future[None]] = set()
+        # Of a drain of the connection: done when one of those who read may have finished.
+        self._news: asyncio.Future[None] | None = None
 
     @property
     def closed(self) -> bool:
@@ -74,6 +78,7 @@ class ConsumeBase:
         if self._sink is not None:
             raise InvalidArgument("consume", self, "can be entered once; call consumer.consume() again")
         self._sink = self._make_sink(self._tell)
+        self._sink.drain_all = self._drain_all
         await self._sink.open()
         return self
 
@@ -85,6 +90,7 @@ class ConsumeBase:
     async def stop(self) -> None:
         """End now. What is buffered is dropped; the server delivers it again after ack_wait."""
         self._started().stop()
+        self._nobody_reads()
 
     async def drain(self) -> None:
         """Pull no more; what has arrived is still handed out, then the iteration ends.
@@ -120,6 +126,56 @@ class ConsumeBase:
         except Exception:
             logger.exception("the error listener raised")
 
+    # Drain of the connection: it stays open until those who read have met the end, for then they have
+    # acked what they had.
+
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained: readers get what has arrived, and can still ack it."""
+        sink = self._started()
+        sink.drain()
+        loop = asyncio.get_running_loop()
+        timeout = sink.client.options.drain_timeout
+        deadline = loop.time() + timeout
+        while True:
+            self._news = loop.create_future()
+            # A reader that drains its own connection can't be waited for.
+            readers = [reader for reader in sink.takers if reader is not asker and _lives(reader)]
+            if not readers:
+                return
+            tasks = [reader for reader in readers if isinstance(reader, asyncio.Task)]
+            left = max(0.0, deadline - loop.time())
+            done, _ = await asyncio.wait(
+                [self._news, *tasks], timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise DrainTimeout(
+                    f"reader of {sink.label!r} left {len(sink.buffer)} messages, or works on the last one, "
+                    f"after drain_timeout={timeout:g}s"
+                )
+
+    def _reads(self, sink: FlowSink, reader: Any) -> None:
+        """Somebody takes messages: a task, or a thread of the blocking facade."""
+        if reader not in sink.takers:
+            sink.takers = {each for each in sink.takers if _lives(each)} | {reader}
+
+    def _has_read(self, sink: FlowSink, reader: Any) -> None:
+        """It has met the end."""
+        sink.takers = sink.takers - {reader}
+        self._tell_drain(sink)
+
+    def _nobody_reads(self) -> None:
+        """Stopped: there is nothing to wait for."""
+        sink = self._started()
+        sink.takers = set()
+        self._tell_drain(sink)
+
+    def _tell_drain(self, sink: FlowSink) -> None:
+        news = self._news
+        if news is not None:
+            # Readers may be threads. The loop is closed only after the drain.
+            with contextlib.suppress(RuntimeError):
+                sink.client._loop.call_soon_threadsafe(_set, news)
+
     def _end(self, sink: FlowSink) -> JetsparkError | None:
         """The error to raise at the end, once; None when the end was asked for."""
         if sink.error is None or sink.closed_by_user or self._raised:
@@ -135,6 +191,15 @@ class ConsumeBase:
             self._tell(sink.error)
 
 
+def _lives(reader: asyncio.Task[Any] | threading.Thread) -> bool:
+    return not reader.done() if isinstance(reader, asyncio.Task) else reader.is_alive()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class Consume(ConsumeBase):
     """Messages one by one: ``async with consumer.consume() as messages: async for message in messages``.
 
@@ -143,7 +208,7 @@ class Consume(ConsumeBase):
     """
 
     def __aiter__(self) -> Self:
-        self._started()
+        self._reads(self._started(), asyncio.current_task())
         return self
 
     async def __anext__(self) -> Message:
@@ -154,10 +219,12 @@ class Consume(ConsumeBase):
         while not buffer:
             sink.report()
             if sink.done:
+                self._has_read(sink, asyncio.current_task())
                 error = self._end(sink)
                 if error is not None:
                     raise error
                 raise StopAsyncIteration
+            self._reads(sink, asyncio.current_task())
             await sink.wait()
         message = buffer.popleft()
         if len(buffer) <= sink.mark:
@@ -169,7 +236,7 @@ class ConsumeBatches(ConsumeBase):
     """Messages in lists, as they arrived: for code that works on many at a time."""
 
     def __aiter__(self) -> Self:
-        self._started()
+        self._reads(self._started(), asyncio.current_task())
         return self
 
     async def __anext__(self) -> list[Message]:
@@ -180,10 +247,12 @@ class ConsumeBatches(ConsumeBase):
         while not buffer:
             sink.report()
             if sink.done:
+                self._has_read(sink, asyncio.current_task())
                 error = self._end(sink)
                 if error is not None:
                     raise error
                 raise StopAsyncIteration
+            self._reads(sink, asyncio.current_task())
             await sink.wait()
         batch = list(buffer)
         buffer.clear()
@@ -222,7 +291,6 @@ class ConsumeCallback(ConsumeBase):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         sink = self._started()
-        sink.drain_all = self._drain_all
         loop = asyncio.get_running_loop()
         self._workers = [
             loop.create_task(self._work(sink), name=f"jetspark-consume-{number}")

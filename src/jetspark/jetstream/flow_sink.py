@@ -67,6 +67,8 @@ class FlowSink(Sink):
         self.on_done: Callable[[], None] | None = None
         # Called when the connection is drained, with the task that asked for it; None: just let it close.
         self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
+        # The tasks or threads that take messages and have not met the end.
+        self.takers: set[Any] = set()
         # Report processed messages when the buffer is no longer than this.
         self.mark = -1
         self._on_warning = on_warning
@@ -149,6 +151,10 @@ class FlowSink(Sink):
         self.closed_by_user = error is None
         self._finish(error or ConnectionClosed("the connection was closed"), discard=error is None)
 
+    def closed_behind(self) -> None:
+        # Readers may learn of it in other threads, when there is no loop any more that could tell them.
+        self._finish(None, discard=False)
+
     # Internals
 
     def _deliver_messages(self, items: list[Any]) -> None:
@@ -219,6 +225,7 @@ class FlowSink(Sink):
             self._timer.cancel()
             self._timer = None
         self.client._remove_sink(self)
+        self.client._drained_sinks.discard(self)
         self._wake()
         if self.on_done is not None:
             self.on_done()

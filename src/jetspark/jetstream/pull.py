@@ -227,6 +227,11 @@ class PullSink(FlowSink):
         finally:
             self.client._remove_sink(self, tell_server=False)
         self._perform(self.flow.on_unsubscribed(self._now()))
+        if not self.done:
+            if self.client.is_closed:
+                self.closed_behind()
+            else:
+                self.client._drained_sinks.add(self)
 
 
 def message_size(item: Any) -> int:
