@@ -164,7 +164,8 @@ class Tracing:
             "messaging.operation.type": kind,
         }
         client = getattr(client, "_client", client)  # of the blocking facade
-        # Exporters take UTF-8 alone, and a subject is bytes that somebody sent. What is no str is refused later.
+        # Exporters take UTF-8 alone, and a subject is bytes that somebody sent. What is no str is refused
+        # by the call itself.
         destination = str(destination).encode("utf-8", "replace").decode()
         if destination:
             found["messaging.destination.name"] = destination

@@ -57,6 +57,8 @@ BAD: dict[str, list[object]] = {
     "request_timeout": SECONDS,
     "listener": [5, "x"],
     "ws_headers": [5, ["a"], "a", {"a": 5}, {"a": None}],
+    "tracing": FLAGS,
+    "metrics": [5, "x", True, object],
 }
 CASES = [(option, value) for option, values in BAD.items() for value in values]
 
