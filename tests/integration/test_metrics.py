@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from jetspark.errors import InvalidArgument
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.message import Message
 from jetspark.jetstream.publish_many import Publishing
+from jetspark.jetstream.pull import PullSink
 from jetspark.metrics import METRICS, MemoryMetrics
 
 if TYPE_CHECKING:
@@ -255,6 +257,20 @@ def test_blocking(server, metrics) -> None:
     assert read(metrics, "acked_total", kind="ack") == 102
     assert read(metrics, "acked_total", kind="nak") == 2
     assert type(seen[0]).__mro__[1] is blocking.Message
+
+
+async def test_fetches_leave_nothing_behind(server, metrics) -> None:
+    def sinks() -> int:
+        gc.collect()
+        return sum(isinstance(thing, PullSink) for thing in gc.get_objects())
+
+    async with jetspark.connect(server.url, metrics=metrics, tracing=True) as nc:
+        _, _, consumer = await orders(nc)
+        before = sinks()
+        for _ in range(50):
+            await consumer.fetch_no_wait(1)
+        await eventually(lambda: sinks() == before)
+    assert read(metrics, "pulls_total") == 50
 
 
 # The hook
