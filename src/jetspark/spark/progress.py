@@ -2,6 +2,7 @@
 
 Spark's checkpoint alone decides what is read. The durable is a mirror of it, for ``nats consumer info`` and
 dashboards, and on interest streams the reason why messages are kept until the query has committed them.
+It is moved by CONSUMER.RESET; servers before 2.14 have it walked (:mod:`jetspark.spark.progress_walk`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.errors import ConsumerNotFound
 from jetspark.jetstream.stream_config import RetentionPolicy
+from jetspark.spark import progress_walk
 from jetspark.spark.options import OptionError
+from jetspark.spark.progress_walk import ACK_WAIT, Standing, Walk, can_reset
 
 if TYPE_CHECKING:
     from jetspark.blocking.consumer import Consumer
@@ -35,6 +40,8 @@ class ProgressMirror:
     def __init__(self, js: JetStream, options: SourceOptions) -> None:
         self._js = js
         self._options = options
+        # For servers before 2.14; None: reset.
+        self._walks: dict[str, Walk | None] = {}
         self._mirrored: dict[str, int] = {}
         self._consumers: dict[str, Consumer] = {}
         self._retry_at = 0.0
@@ -70,8 +77,9 @@ class ProgressMirror:
 
     def _attempt(self, stream: str, following: int, *, release: bool) -> None:
         try:
-            if self._options.durable is not None:
-                self._durable(stream, self._options.durable).reset(following)
+            if self._options.durable is not None and not self._move(stream, self._options.durable, following):
+                self._retry_at = time.monotonic() + RETRY
+                return
             if release and self._options.release_work_queue and following > 1:
                 self._release(stream, following)
             if release:
@@ -80,18 +88,43 @@ class ProgressMirror:
             raise
         except JetsparkError as error:
             self._consumers.pop(stream, None)
+            self._walks.pop(stream, None)
             self._retry_at = time.monotonic() + RETRY
             logger.warning(
                 "progress of stream %r (sequence %d) was not mirrored: %s", stream, following - 1, error
             )
 
-    def _durable(self, stream: str, name: str) -> Consumer:
+    def _move(self, stream: str, name: str, following: int) -> bool:
+        consumer = self._durable(stream, name, following)
+        if stream not in self._walks:
+            self._walks[stream] = self._walk(stream, consumer)
+        walk = self._walks[stream]
+        if walk is not None:
+            return walk.to(following)
+        consumer.reset(following)
+        return True
+
+    def _walk(self, stream: str, consumer: Consumer) -> Walk | None:
+        if can_reset(consumer, self._js._client.server_info.version):
+            return None
+        if not self._is_queue(stream):
+            return Walk(consumer)
+        # An ack deletes there, which is for releaseWorkQueue to decide; and the purge moves the consumer.
+        if not self._options.release_work_queue:
+            logger.warning(
+                "durable %r can't show progress on the work queue %r: that needs server 2.14, or "
+                "releaseWorkQueue=true, which deletes what was read",
+                *(consumer.name, stream),
+            )
+        return Standing(consumer)
+
+    def _durable(self, stream: str, name: str, following: int) -> Consumer:
         found = self._consumers.get(stream)
         if found is None:
             try:
                 found = self._js.get_consumer(stream, name)
             except ConsumerNotFound:
-                found = self._js.create_consumer(stream, self._config(name))
+                found = self._js.create_consumer(stream, self._config(stream, name, following))
             if found.config.is_push or found.config.ack_policy == AckPolicy.NONE:
                 raise OptionError(
                     "durable",
@@ -101,9 +134,9 @@ class ProgressMirror:
             self._consumers[stream] = found
         return found
 
-    def _config(self, name: str) -> ConsumerConfig:
+    def _config(self, stream: str, name: str, following: int) -> ConsumerConfig:
         subjects = self._options.subjects
-        return ConsumerConfig(
+        config = ConsumerConfig(
             durable_name=name,
             description="jetspark: shows the progress of a Spark query",
             deliver_policy=DeliverPolicy.ALL,
@@ -111,6 +144,20 @@ class ProgressMirror:
             filter_subject=subjects[0] if len(subjects) == 1 else None,
             filter_subjects=list(subjects) if len(subjects) > 1 else None,
         )
+        if self._js._client.server_info.version_tuple >= progress_walk.RESET_SINCE or self._is_queue(stream):
+            return config
+        # To be walked: as little of each message as there is, one ack for many, and no walk to the beginning.
+        return msgspec.structs.replace(
+            config,
+            ack_policy=AckPolicy.ALL,
+            ack_wait=ACK_WAIT,
+            headers_only=True,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=following,
+        )
+
+    def _is_queue(self, stream: str) -> bool:
+        return self._js.get_stream(stream).cached_info.config.retention == RetentionPolicy.WORK_QUEUE
 
     def _release(self, stream: str, following: int) -> None:
         handle = self._js.get_stream(stream)

@@ -103,7 +103,8 @@ class SourceOptions:
     - ``maxMessagesPerTrigger``: sequences in one micro-batch, shared among streams by their backlog.
       ``maxBytesPerTrigger``: the same in bytes, by each stream's mean message size; an approximation.
     - ``minMessagesPerTrigger``: wait for so many, but no longer than ``maxTriggerDelay`` (15 minutes).
-    - ``durable``: name of a consumer that is moved along with the query's progress (server 2.14).
+    - ``durable``: name of a consumer that is moved along with the query's progress (before server 2.14 by
+      reading it, forward only).
     - ``releaseWorkQueue`` (false): delete from work-queue streams what the query has committed.
     - ``recordBatchRows`` (20000): most rows of one Arrow batch. ``bufferMessages`` (20000): messages in
       flight between server and task.
