@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from jetspark.server import Cluster, Server
+from quick_spark import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
 class StartServer(Protocol):
     def __call__(self, **options: Any) -> Server: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every Spark that tests start, in whatever process, is the quick one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(spark_home(tmp_path_factory.mktemp("spark-home"))))
+        yield
 
 
 @pytest.fixture(scope="session")

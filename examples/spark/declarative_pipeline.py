@@ -41,7 +41,7 @@ def main() -> None:
                 **os.environ,
                 "NATS_URL": server.url,
                 "PYSPARK_PYTHON": sys.executable,
-                "SPARK_HOME": str(Path(pyspark.__file__).parent),
+                "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
             },
             check=True,
         )
