@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cli_forks import Forked, Forks
+
 # The installed script, as users call it.
 SCRIPT = Path(sysconfig.get_path("scripts")) / "jetspark"
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
 
 @dataclass(frozen=True)
@@ -93,31 +95,41 @@ def process(env: dict[str, str], *args: str, stdin: bytes = b"", timeout: float 
 
 
 class Terminal:
-    """A process in a pseudo terminal, 80 columns wide unless told otherwise."""
+    """A process in a pseudo terminal, 80 columns wide unless told otherwise.
 
-    def __init__(self, env: dict[str, str], *args: str, columns: int = 80, rows: int = 24) -> None:
+    ``forks``: not the installed script but a child of that process, which is as real and starts at once.
+    """
+
+    process: subprocess.Popen[bytes] | Forked
+
+    def __init__(
+        self, env: dict[str, str], *args: str, columns: int = 80, rows: int = 24, forks: Forks | None = None
+    ) -> None:
         import fcntl
         import termios
 
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [SCRIPT, *args],
-            env=env,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            # The terminal must be the controlling one, or Ctrl-C reaches nobody.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        if forks is None:
+            self.process = subprocess.Popen(
+                [SCRIPT, *args],
+                env=env,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                start_new_session=True,
+                # The terminal must be the controlling one, or Ctrl-C reaches nobody.
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+        else:
+            self.process = forks.start(env, args, (slave, slave, slave))
         os.close(slave)
         self.raw = ""
 
     @property
     def text(self) -> str:
         """What was shown, without escapes."""
-        return _ESCAPES.sub("", self.raw).replace("\r", "")
+        return ESCAPES.sub("", self.raw).replace("\r", "")
 
     def expect(self, text: str, timeout: float = 30) -> str:
         """Read until the text has been shown (since the last ``forget``)."""

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from cli_forks import Forks
 from cli_runner import Ran, Terminal, environment, inside, process
 from helpers import unique
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from jetspark.server import Server
@@ -41,10 +43,18 @@ def script(env: dict[str, str]) -> Run:
     return lambda *args, stdin=b"": process(env, *args, stdin=stdin)
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts commands as processes without the price of a start."""
+    running = Forks()
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def terminal(env: dict[str, str]) -> Open:
-    """Runs the installed script in a terminal."""
-    return lambda *args, columns=80, rows=24: Terminal(env, *args, columns=columns, rows=rows)
+def terminal(env: dict[str, str], forks: Forks) -> Open:
+    """Runs a command as a process in a terminal."""
+    return lambda *args, columns=80, rows=24: Terminal(env, *args, columns=columns, rows=rows, forks=forks)
 
 
 @pytest.fixture

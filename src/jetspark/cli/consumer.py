@@ -331,6 +331,8 @@ async def _handle(message: Message, mode: str, raw: bool, json: bool) -> None:
             output.line(output.safe(f"  {name}: {value}"))
         output.line(output.data_text(message.data))
         output.line()
+        # A pipe keeps blocks back, and what is kept back is not printed yet.
+        output.flush()
     if mode == "ack":
         await message.ack()
     elif mode == "sync":

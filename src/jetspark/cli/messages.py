@@ -305,8 +305,9 @@ def sub(
         async with connection(listen=True) as nc:
             subs = [await nc.subscribe(one, queue=queue) for one in subject or ()]
             await nc.flush(current().timeout)
-            output.notice(f"listening on {', '.join(subject or ())}")
             async with stopped_by_signal() as stopped:
+                # Only now: whoever reads it may press Ctrl-C at once.
+                output.notice(f"listening on {', '.join(subject or ())}")
                 await until(stopped, _print_all(subs, show, count, patience))
 
     async def from_stream() -> None:

@@ -38,6 +38,11 @@ def line(text: str = "") -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def flush() -> None:
+    """Hand over what was written so far."""
+    sys.stdout.flush()
+
+
 def notice(text: str) -> None:
     """One line beside the data."""
     sys.stderr.write(f"{text}\n")
