@@ -26,6 +26,7 @@ from jetspark.wire import Parser
 from parser_fuzz import SEEDS, WORDS, Backend, backends, make_target, mutations, play
 
 RUNS = 5_000_000
+JOBS = 2
 RSS_MB = 200
 SHORT_SECONDS = 2.5
 
@@ -83,29 +84,35 @@ def with_atheris(scale: Scale, outcome: Outcome) -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        corpus = folder / "corpus"
-        corpus.mkdir()
-        for number, data in enumerate([*SEEDS, *CRASHERS]):
-            (corpus / f"seed{number:03}").write_bytes(data)
         (folder / "words").write_text(parser_fuzz.dictionary())
-        command = [
-            *(sys.executable, parser_fuzz.__file__, f"-runs={RUNS}", f"-seed={scale.seed or 1}"),
-            *("-max_len=160", f"-dict={folder / 'words'}", f"-rss_limit_mb={RSS_MB}", "-timeout=10"),
-            *("-print_final_stats=1", f"-artifact_prefix={folder}/found-", str(corpus)),
-        ]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder)
-        said = done.stdout.decode(errors="replace")
+        fuzzers = []
+        for job in range(JOBS):
+            corpus = folder / f"corpus{job}"
+            corpus.mkdir()
+            for number, data in enumerate([*SEEDS, *CRASHERS]):
+                (corpus / f"seed{number:03}").write_bytes(data)
+            command = [
+                *(sys.executable, parser_fuzz.__file__, f"-runs={RUNS // JOBS}"),
+                *(f"-seed={scale.seed * JOBS + job + 1}", "-max_len=160", f"-dict={folder / 'words'}"),
+                *(f"-rss_limit_mb={RSS_MB}", "-timeout=10", "-print_final_stats=1", "-verbosity=1"),
+                *(f"-artifact_prefix={folder}/found-{job}-", str(corpus)),
+            ]
+            with (folder / f"said{job}").open("wb") as log:
+                fuzzers.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder))
+        codes = [fuzzer.wait() for fuzzer in fuzzers]
+        said = [(folder / f"said{job}").read_text(errors="replace") for job in range(JOBS)]
         for crasher in folder.glob("found-*"):
             outcome.problems.append(f"keep this crasher: {crasher.read_bytes()!r}")
-        outcome.require(done.returncode == 0, f"atheris ended with {done.returncode}: {said[-1500:]}")
-        outcome.figures["atheris runs"] = number_of("number_of_executed_units", said)
-        outcome.figures["corpus"] = f"{len(SEEDS) + len(CRASHERS)} -> {len(list(corpus.iterdir()))}"
-        peak = number_of("peak_rss_mb", said)
+        for code, text in zip(codes, said, strict=True):
+            outcome.require(code == 0, f"atheris ended with {code}: {text[-1500:]}")
+        runs = sum(number_of("number_of_executed_units", text) for text in said)
+        outcome.figures["atheris runs"] = runs
+        outcome.require(runs >= RUNS, f"{runs} runs, fewer than asked for")
+        peak = max(number_of("peak_rss_mb", text) for text in said)
         outcome.figures["peak RSS MB"] = peak
         outcome.require(0 < peak < RSS_MB, f"{peak} MB of memory")
-        covered = re.findall(r"cov: (\d+)", said)
-        outcome.figures["branches seen"] = int(covered[-1]) if covered else 0
-        outcome.require(int(outcome.figures["atheris runs"]) >= RUNS, "fewer runs than asked for")  # type: ignore[call-overload]
+        covered = [int(found) for text in said for found in re.findall(r"cov: (\d+)", text)]
+        outcome.figures["branches seen"] = max(covered, default=0)
 
 
 def number_of(name: str, said: str) -> int:

@@ -9,6 +9,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from jetspark._log import fields, get_logger
+from jetspark.connection.core import MAX_WAITING_EVENTS
+from jetspark.connection.events import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +75,9 @@ class ListenerThread:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Hand over an event; never blocks."""
-        self._queue.put(event)
+        """Hand over an event; never blocks. One too many for a slow listener is dropped: the log has it."""
+        if self._queue.qsize() < MAX_WAITING_EVENTS or isinstance(event, Closed):
+            self._queue.put(event)
 
     def stop(self, grace: float) -> None:
         """Let it finish what it has, at most ``grace`` seconds; it may be the caller itself."""

@@ -34,7 +34,7 @@ from jetspark.connection.pool import PooledServer, ServerPool
 from jetspark.connection.server_errors import parse_violation
 from jetspark.connection.statistics import Statistics
 from jetspark.connection.transport import Link, is_auth_error, open_link
-from jetspark.connection.urls import ServerURL, discovered_url
+from jetspark.connection.urls import discovered_urls
 from jetspark.errors import (
     AuthorizationError,
     ConnectionClosed,
@@ -57,6 +57,7 @@ from jetspark.wire.commands import (
     encode_unsub,
     pub_prefix,
     split_oversized,
+    to_bytes,
 )
 from jetspark.wire.headers import Headers, encode_headers
 from jetspark.wire.info import ServerInfo
@@ -75,6 +76,8 @@ HeadersLike = Headers | Mapping[str, str | Sequence[str]]
 FLUSH_AT = 65_536
 _CRLF = b"\r\n"
 _PREFIX_CACHE = 4096
+# Events that a listener may be behind; further ones are logged only.
+MAX_WAITING_EVENTS = 10_000
 # Digits of a size with its CRLF: formatted once for each size met.
 _SIZE_LINES: dict[int, bytes] = {}
 
@@ -113,6 +116,7 @@ class ConnectionCore:
         self._inbox: RequestInbox | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self._ping_mark = -1
+        self._pong_waits = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._listener_tasks: set[asyncio.Task[None]] = set()
         self._callback_tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +146,7 @@ class ConnectionCore:
         ``headers`` may be an encoded block, for callers that publish many of the same shape.
         """
         if type(payload) is not bytes:
-            payload = _to_bytes(payload)
+            payload = to_bytes(payload)
         size = len(payload)
         prefix = self._prefixes.get(subject)
         if prefix is None:
@@ -225,6 +229,7 @@ class ConnectionCore:
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
+            self._pong_waits = False
             self._stats.out_bytes += len(data)
             self._link.write(data)
 
@@ -358,6 +363,7 @@ class ConnectionCore:
         if link is None:
             return None
         self._stats.in_bytes += link.bytes_in
+        self._pong_waits = False
         if self._ping_timer is not None:
             self._ping_timer.cancel()
             self._ping_timer = None
@@ -464,13 +470,26 @@ class ConnectionCore:
                 if sink is not None:
                     sink.deliver_columns(event)
             elif type(event) is Ping:
-                self._command(PONG)
+                self._answer_ping()
             elif type(event) is Pong:
                 self._on_pong()
             elif type(event) is Info:
                 self._take_info(event.info)
             elif type(event) is Err:
                 self._on_err(event.message)
+
+    def _answer_ping(self) -> None:
+        # While the server is behind, one PONG waits for all: one that asks and never reads must not make us
+        # hoard answers.
+        if self._link is not None and (self._link.writable or not self._pong_waits):
+            self._pong_waits = not self._link.writable
+            self._command(PONG)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the server reads so little that answers to what it sends had better be left out."""
+        link = self._link
+        return link is not None and not link.writable and self._out_size >= self.options.write_buffer_size
 
     def _on_pong(self) -> None:
         if self._pongs:
@@ -504,7 +523,7 @@ class ConnectionCore:
         announced = info.ws_connect_urls if link.url.is_websocket else info.connect_urls
         if announced and not self.options.ignore_discovered:
             # A hostile or broken server must not fill the pool.
-            urls = _discovered(announced[:1000], link.url)
+            urls = discovered_urls(announced[:1000], link.url)
             fresh = self._pool.add_discovered(urls)
             if fresh:
                 self._emit(ev.ServersDiscovered(tuple(url.hostport for url in fresh)))
@@ -545,6 +564,9 @@ class ConnectionCore:
         listener = self.options.listener
         if listener is None:
             return
+        if len(self._listener_tasks) >= MAX_WAITING_EVENTS and not isinstance(event, ev.Closed):
+            # A slow listener and a server that makes events must not fill the memory; the log has them all.
+            return
         try:
             result = listener(event)
         except Exception:
@@ -570,29 +592,8 @@ class ConnectionCore:
             raise RequestTimeout(f"still disconnected after {seconds:g}s")
 
 
-def _discovered(entries: Iterable[str], like: ServerURL) -> list[ServerURL]:
-    found = []
-    for entry in entries:
-        try:
-            found.append(discovered_url(entry, like))
-        except InvalidArgument:
-            logger.warning("the server announced an address that can't be read: %.100r", entry)
-    return found
-
-
 def _size_line(size: int) -> bytes:
     line = b"%d\r\n" % size
     if len(_SIZE_LINES) < 65_536:
         _SIZE_LINES[size] = line
     return line
-
-
-def _to_bytes(payload: object) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        # A copy: the caller may change a mutable buffer before it is written.
-        return bytes(payload)
-    raise InvalidArgument(
-        "payload",
-        type(payload).__name__,
-        "must be bytes; encode text first, as in text.encode()",
-    )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.connection.tls import translate_ssl_error
@@ -47,7 +48,7 @@ class Link(asyncio.Protocol):
         self.on_events: Callable[[list[Event]], None] = self._queue_events
         self.on_lost: Callable[[JetsparkError], None] = self._wake_waiter
         self.on_writable: Callable[[], None] = lambda: None
-        self._early: list[Event] = []
+        self._early: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._codec: WebSocketCodec | None = None
@@ -71,11 +72,11 @@ class Link(asyncio.Protocol):
                 data = self._codec.receive(data)
                 self._raw_write(self._codec.outgoing())
             events = self.parser.feed(data)
+            if events:
+                self.on_events(events)
         except JetsparkError as error:
             self.abort(self._named(error))
             return
-        if events:
-            self.on_events(events)
         if self.parser.error is not None:
             self.abort(self._named(self.parser.error))
 
@@ -214,7 +215,7 @@ class Link(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
-        return self._early.pop(0)
+        return self._early.popleft()
 
     async def _read_info(self) -> ServerInfo:
         event = await self._next_event()
@@ -238,7 +239,7 @@ class Link(asyncio.Protocol):
         self._transport = transport
         self._tls_unproven = True
 
-    async def handshake(self, options: ConnectOptions) -> list[Event]:
+    async def handshake(self, options: ConnectOptions) -> deque[Event]:
         """INFO, TLS, CONNECT, PING, PONG. Events that came after the PONG are returned."""
         over_tls = self.url.scheme == "wss" or options.tls_handshake_first
         if over_tls:
@@ -274,19 +275,20 @@ class Link(asyncio.Protocol):
             event = await self._next_event()
             match event:
                 case Pong():
-                    early, self._early = self._early, []
+                    early, self._early = self._early, deque()
                     return early
                 case Err():
                     raise error_from_err(event.message, self.url)
                 case Info():
                     self.info = event.info
                 case Ping():
-                    self.write(b"PONG\r\n")
+                    if self.writable:
+                        self.write(b"PONG\r\n")
                 case _:
                     pass
 
 
-async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, list[Event]]:
+async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, deque[Event]]:
     """Connect to one server and shake hands, within ``connect_timeout``; a typed error otherwise."""
     link: Link | None = None
     try:

@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+from jetspark._log import get_logger
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+logger = get_logger("connection")
 
 DEFAULT_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 """Schemes that can be connected to, each with the port used when the url names none."""
@@ -145,6 +148,17 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
     name = like.tls_name or like.host
     tls_name = name if _is_address(found.host) and not _is_address(name) else None
     return replace(like, host=found.host, port=found.port, tls_name=tls_name)
+
+
+def discovered_urls(entries: Iterable[str], like: ServerURL) -> list[ServerURL]:
+    """All entries of ``connect_urls`` that can be read; the log tells of the others."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(discovered_url(entry, like))
+        except InvalidArgument:
+            logger.warning("the server announced an address that can't be read: %.100r", entry)
+    return found
 
 
 def redact_url(text: str) -> str:

@@ -54,8 +54,8 @@ def parse_ack_reply(reply: str) -> Metadata:
         domain = "" if tokens[2] == "_" else tokens[2]
         first = 4
     numbers = tokens[first + 2 : first + 7]
-    # isascii: int() alone would take digits of any script, signs and underscores.
-    if not all(number.isascii() and number.isdigit() for number in numbers):
+    # isascii: int() alone would take digits of any script, signs and underscores. 20 digits hold a uint64.
+    if not all(number.isascii() and number.isdigit() and len(number) <= 20 for number in numbers):
         raise NotJetStreamMessage(reply)
     delivered, stream_seq, consumer_seq, timestamp, pending = map(int, numbers)
     return Metadata(

@@ -295,7 +295,7 @@ def decode_advisory(data: bytes) -> Advisory:
     """
     try:
         fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not an advisory: {data[:100]!r}: {error}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         raise ProtocolError(f"not an advisory, it has no type: {data[:100]!r}")

@@ -78,12 +78,14 @@ class Api:
         offset = 0
         while True:
             page = await self.request(operation, {**body, "offset": offset})
-            items = page.get(key) or []
+            items, total = page.get(key) or [], page.get("total", 0)
+            if not isinstance(items, list) or not isinstance(total, int):
+                raise ProtocolError(f"{operation}: a page with {key}={items!r:.100} and total={total!r:.100}")
             for item in items:
                 yield item
             offset += len(items)
             # An empty page ends it too: the list may have shrunk while we were reading it.
-            if not items or offset >= page.get("total", 0):
+            if not items or offset >= total:
                 return
 
 
@@ -91,9 +93,9 @@ def decode_response(data: bytes) -> dict[str, Any]:
     """The JSON object of an API answer; raises the error it may carry."""
     try:
         response = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"API answer that can't be read: {data[:100]!r}: {error}") from None
     refusal = response.get("error")
     if refusal is not None:
-        raise error_from_response(refusal)
+        raise error_from_response(response)
     return response

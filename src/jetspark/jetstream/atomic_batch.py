@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.connection.core import FLUSH_AT, HeadersLike, _to_bytes
+from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
@@ -44,6 +44,7 @@ from jetspark.jetstream.errors import (
 )
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish_headers
+from jetspark.wire.commands import to_bytes
 from jetspark.wire.headers import encode_headers
 from jetspark.wire.subjects import validate_subject
 
@@ -167,7 +168,7 @@ class AtomicBatch(Sink):
         """Check and hold a message; whether more than ``hold`` bytes are held now."""
         self._check_usable()
         if type(data) is not bytes:
-            data = _to_bytes(data)
+            data = to_bytes(data)
         if subject not in self._subjects:
             validate_subject(subject)
         if self._count >= self._max_messages:
@@ -233,7 +234,10 @@ class AtomicBatch(Sink):
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         for message in items:
-            number = int(message.subject[self._cut :])
+            token = message.subject[self._cut :]
+            if not token.isdecimal() or len(token) > 20:
+                continue  # somebody else's: no answer to anything we sent
+            number = int(token)
             subject, size = self._flights.pop(number, ("", 0))
             self._in_flight -= size
             if not subject:

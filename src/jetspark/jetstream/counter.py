@@ -61,7 +61,7 @@ class CounterValue(msgspec.Struct, frozen=True, kw_only=True):
                     for stream, subjects in (_SOURCES.decode(sources) if sources else {}).items()
                 },
             )
-        except (msgspec.DecodeError, KeyError, ValueError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, KeyError, ValueError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(
                 f"message {message.sequence} of {message.subject!r} is not a counter's: {error}"
             ) from None

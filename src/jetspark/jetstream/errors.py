@@ -298,7 +298,8 @@ class WrongLastSequence(PublishRefused, err_code=(10071, 10164)):
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         super().__init__(code, err_code, description)
-        found = re.search(r"(\d+)\s*$", description)
+        # At most as many digits as a uint64 has: the text is the server's, and may be of any length.
+        found = re.search(r"(?<![0-9])([0-9]{1,20})\s*$", description)
         self.last_sequence: int | None = int(found[1]) if found else None
 
 

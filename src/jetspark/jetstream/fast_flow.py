@@ -269,7 +269,7 @@ class FastFlow:
         self._heard_at = now
         try:
             reply = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._conclude(ProtocolError(f"not an answer of fast ingest: {data[:100]!r}"))
             return []
         if reply.type == "ack":

@@ -211,7 +211,7 @@ class FastIngest(Sink):
         now = self.client._loop.time()
         for message in items:
             tokens = message.subject[self._cut :].split(".")
-            if len(tokens) != 3 or not tokens[0].isdecimal() or not tokens[1].isdecimal():
+            if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
                 continue  # somebody else's: no answer to anything we sent
             number, operation = int(tokens[0]), int(tokens[1])
             if message._header is not None and is_no_responders(message):

@@ -187,7 +187,11 @@ class FlowSink(Sink):
             if index > begin:
                 self._deliver_messages(items[begin:index])
             begin = index + 1
-            self.on_status(Status(status[0], status[1], item.headers, item.reply))
+            try:
+                headers = item.headers
+            except ProtocolError:
+                headers = None  # its first line is good; what the rest should say is as good as not said
+            self.on_status(Status(status[0], status[1], headers, item.reply))
             if self.done:
                 return
         if begin < len(items):

@@ -44,7 +44,7 @@ class Model(msgspec.Struct, kw_only=True, frozen=True, repr_omit_defaults=True):
         if isinstance(data, bytes | bytearray | memoryview):
             try:
                 data = msgspec.json.decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"{cls.__name__}: not valid JSON: {error}") from None
         if not isinstance(data, Mapping):
             raise ProtocolError(f"{cls.__name__}: expected a JSON object, got {type(data).__name__}")

@@ -43,12 +43,12 @@ class PubAck(
         carry."""
         if b'"error"' in data:
             # Not proof: a stream may be named "error". The slow way looks properly.
-            error = _decode_object(data).get("error")
-            if error is not None:
-                raise error_from_response(error)
+            response = _decode_object(data)
+            if response.get("error") is not None:
+                raise error_from_response(response)
         try:
             return _DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"not a publish ack: {bytes(data[:100])!r}: {error}") from None
 
     def to_wire(self) -> dict[str, Any]:
@@ -65,5 +65,5 @@ decode_puback = _DECODER.decode
 def _decode_object(data: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a publish ack: {bytes(data[:100])!r}: {error}") from None

@@ -47,6 +47,8 @@ ACK_PREFIX = "$JS.ACK."
 # No request waits: a mark that no buffer is short enough for.
 _NEVER = -(1 << 62)
 _ALL = 1 << 62
+# Errors kept for a reader that does not come.
+_MAX_TROUBLE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +375,9 @@ class PushSink(FlowSink):
                 self._finish(action.error, discard=action.discard)
 
     def _answer(self, subject: str) -> None:
+        if self.client._is_behind:
+            # It does not read; a heartbeat that says "stalled" will ask again (ADR-9).
+            return
         try:
             self.client._pub(subject)
         except JetsparkError as error:
@@ -382,6 +387,8 @@ class PushSink(FlowSink):
 
     def _raise(self, error: JetsparkError) -> None:
         if self.options.raises:
+            if len(self.trouble) >= _MAX_TROUBLE:
+                return  # nobody reads; the ones that wait say it all
             self.trouble.append((self.received, error))
             self._wake()
         else:

@@ -261,8 +261,7 @@ class Status:
     def limit_count(self) -> int | None:
         """N of "Exceeded MaxRequestBatch of N" and "... MaxRequestMaxBytes of N"."""
         _, found, value = self.description.casefold().rpartition(" of ")
-        value = value.strip()
-        return int(value) if found and value.isascii() and value.isdigit() else None
+        return _integer(value.strip()) if found else None
 
     @property
     def limit_seconds(self) -> float | None:
@@ -280,9 +279,13 @@ class Status:
         value = self.headers.get(name)
         if value is None:
             return None
-        value = value.strip()
         # A malformed number is as good as none: the whole request is then written off.
-        return int(value) if value.isascii() and value.isdigit() else None
+        return _integer(value.strip())
+
+
+def _integer(text: str) -> int | None:
+    # 20 digits hold a uint64; int() refuses some thousands with an error of its own.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}

@@ -210,9 +210,9 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
                 _raise_status(answer)
                 raise ProtocolError(f"batch get on {stream!r} ended with status {code} {description}")
             headers = answer.headers
-            page.pending = int(headers.get("Nats-Num-Pending") or 0)
-            page.last = int(headers.get("Nats-Last-Sequence") or 0)
-            page.up_to = int(headers.get("Nats-UpTo-Sequence") or 0)
+            page.pending = _number(headers, "Nats-Num-Pending")
+            page.last = _number(headers, "Nats-Last-Sequence")
+            page.up_to = _number(headers, "Nats-UpTo-Sequence")
             return
 
 
@@ -230,7 +230,7 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
         raise ProtocolError(f"direct get answer without its headers: {answer.headers.items()!r:.200}")
     time = Timestamp.parse(added["Nats-Time-Stamp"])
     sequence = added["Nats-Sequence"]
-    if time is None or not sequence.isdigit():
+    if time is None or not _is_number(sequence):
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
     kept = Headers()
     kept._pairs = own  # what others stored is not ours to refuse
@@ -242,6 +242,18 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
         data=answer.data,
         headers=kept,
     )
+
+
+def _number(headers: Headers, name: str) -> int:
+    value = headers.get(name) or "0"
+    if not _is_number(value):
+        raise ProtocolError(f"batch get ended with {name}: {value!r:.100}, which is no number")
+    return int(value)
+
+
+def _is_number(text: str) -> bool:
+    # 20 digits hold a uint64; int() refuses some thousands with an error of its own.
+    return text.isascii() and text.isdigit() and len(text) <= 20
 
 
 def _raise_status(answer: Msg) -> None:

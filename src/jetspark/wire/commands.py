@@ -62,6 +62,18 @@ def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str
     return b"".join(kept), oversized
 
 
+def to_bytes(payload: object) -> bytes:
+    """The payload of a publish, from anything that is bytes; text is refused."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        # A copy: the caller may change a mutable buffer before it is written.
+        return bytes(payload)
+    raise InvalidArgument(
+        "payload",
+        type(payload).__name__,
+        "must be bytes; encode text first, as in text.encode()",
+    )
+
+
 def encode_sub(subject: str, queue: str, sid: str) -> bytes:
     """SUB, with the queue group when there is one."""
     validate_filter(subject)

@@ -1,0 +1,137 @@
+"""What the untrusted-server row of the faults table found, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+import jetspark
+from fake_server import FakeServer, Peer
+from helpers import eventually
+from jetspark.connection import core
+from jetspark.errors import ProtocolError
+from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
+from jetspark.jetstream.advisories import decode_advisory
+from jetspark.jetstream.api import Api, decode_response
+from jetspark.jetstream.errors import ApiError, error_from_response
+from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.statuses import Status
+from jetspark.jetstream.stream_info import StreamInfo
+
+DEEP = b'{"x":' + b"[" * 200_000
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "decode", [decode_response, PubAck.from_response, decode_advisory, StreamInfo.from_wire]
+)
+def test_json_nested_without_end_is_a_protocol_error(decode: Any) -> None:
+    with pytest.raises(ProtocolError):
+        decode(DEEP)
+
+
+@pytest.mark.parametrize("decode", [decode_response, PubAck.from_response])
+def test_an_error_that_is_no_object_is_still_an_error(decode: Any) -> None:
+    with pytest.raises(ApiError):
+        decode(b'{"error":"no"}')
+
+
+@pytest.mark.parametrize("page", [{"streams": 7}, {"streams": {"a": 1}}, {"streams": ["a"], "total": "x"}])
+async def test_a_page_of_the_wrong_shape_is_a_protocol_error(page: dict[str, Any]) -> None:
+    api = Api.__new__(Api)
+
+    async def request(operation: str, body: Any = None, timeout: float | None = None) -> dict[str, Any]:
+        return page
+
+    api.request = request  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match=r"STREAM\.NAMES"):
+        await anext(api.pages("STREAM.NAMES", "streams", {}))
+
+
+def test_numbers_of_thousands_of_digits_are_no_numbers() -> None:
+    with pytest.raises(NotJetStreamMessage):
+        parse_ack_reply(f"$JS.ACK.S.C.1.{LONG}.1.1.1")
+    status = Status(409, f"Exceeded MaxRequestBatch of {LONG}", {"Nats-Pending-Messages": LONG})
+    assert status.limit_count is None
+    assert status.pending is None
+
+
+def test_the_text_of_an_error_is_searched_in_no_time() -> None:
+    started = time.process_time()
+    error = error_from_response({"code": 400, "err_code": 10071, "description": "1" * 500_000 + "x"})
+    assert isinstance(error, ApiError)
+    assert time.process_time() - started < 1
+    wrong = error_from_response({"code": 400, "err_code": 10071, "description": "wrong last sequence: 12"})
+    assert wrong.last_sequence == 12  # type: ignore[attr-defined]
+
+
+async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
+    flooded = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.sid("s")
+        peer.deafen()
+        await peer.flood(b"PING\r\n", 8 << 20)
+        flooded.set()
+
+    async with FakeServer(script) as server:
+        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=60)
+        await nc.subscribe("s")
+        most = 0
+        while not flooded.is_set():
+            most = max(most, nc._out_size)
+            await asyncio.sleep(0)
+        # A chunk of the socket holds 256 KiB of PINGs, and the answers to one may wait.
+        assert most < 1 << 20
+        await eventually(lambda: nc.is_closed, 20)
+
+
+async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MAX_WAITING_EVENTS", 20)
+    go, seen = asyncio.Event(), []
+
+    async def listener(event: jetspark.events.Event) -> None:
+        await go.wait()
+        seen.append(type(event).__name__)
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.sid("s")
+        await peer.send(b"-ERR 'Slow Down'\r\n" * 500)
+        await peer.stay()
+
+    async with FakeServer(script) as server:
+        nc = await jetspark.connect(server.url, listener=listener)
+        await nc.subscribe("s")
+        await eventually(lambda: nc.last_error is not None)
+        await nc.flush()
+        assert len(nc._listener_tasks) == 20
+        go.set()
+        await nc.close()
+    assert seen.count("ServerError") == 19
+    assert seen[-1] == "Closed"
+
+
+async def test_a_status_with_bad_header_lines_costs_no_connection() -> None:
+    block = b"NATS/1.0 404 No Messages\r\nno colon here\r\n\r\n"
+    info = {"stream_name": "S", "name": "C", "config": {"durable_name": "C", "ack_policy": "explicit"}}
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.answer("$JS.API.CONSUMER.INFO.S.C", msgspec.json.encode(info))
+        to = await peer.reply_of("$JS.API.CONSUMER.MSG.NEXT.S.C")
+        sid = await peer.inbox(to)
+        line = f"HMSG {to} {sid} {len(block)} {len(block)}\r\n".encode()
+        await peer.send(line + block + b"\r\n")
+        await peer.stay()
+
+    async with FakeServer(script) as server, jetspark.connect(server.url) as nc:
+        consumer = await nc.jetstream().get_consumer("S", "C")
+        assert [message async for message in consumer.fetch_no_wait(5)] == []
+        assert nc.stats.reconnects == 0
+        assert nc.is_connected
