@@ -21,6 +21,7 @@ from jetspark.cli.templates import fill, has_places
 from jetspark.cli.values import choice, duration, headers, moment
 from jetspark.connecting import Connection
 from jetspark.connection import Msg, Subscription
+from jetspark.errors import PermissionViolationError
 from jetspark.jetstream import PubAck
 
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Only bodies.")]
@@ -229,6 +230,9 @@ async def _publish(plan: _Plan, bodies: _Bodies, interval: float, reply: str | N
                 size += len(data)
                 advance(1)
             await nc.flush(current().timeout)
+            # The server refuses without an answer to the publish, but before it answers the flush.
+            if isinstance(nc.last_error, PermissionViolationError):
+                raise nc.last_error
     return sent, size, []
 
 
