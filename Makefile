@@ -10,18 +10,18 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 # The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
 # an unchanged one costs a file check.
-DEPS   := $(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
+DEPS   := $(shell cat pyproject.toml requirements.lock | cksum | tr -d ' ')
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint bench faults exactly-once clean
+.PHONY: help setup java demo test check lint bench faults exactly-once lock audit clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) java ## Create .venv with everything that the tests and the demo need
 
-$(STAMP): pyproject.toml constraints.txt tools/setup.sh
+$(STAMP): pyproject.toml requirements.lock tools/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" STAMP="$(STAMP)" tools/setup.sh environment
 
 java:
@@ -49,6 +49,12 @@ faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --
 
 exactly-once: setup ## Kill a Spark pipeline at random moments and count every message (ARGS="--seed 1")
 	@$(BIN)/python tests/exactly_once.py $(ARGS)
+
+lock: setup ## Pin all dependencies anew, with hashes (ARGS="--upgrade" for newer versions)
+	@VENV="$(VENV)" tools/lock.sh $(ARGS)
+
+audit: setup ## Check the pinned dependencies: hashes, what is installed, known vulnerabilities
+	@$(BIN)/python tools/audit.py
 
 clean: ## Remove .venv, caches and build results
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
