@@ -60,6 +60,25 @@ def test_full_window_makes_publish_wait(own_server: Server) -> None:
             assert late[0].result(10).seq == 11
 
 
+def test_large_messages_wait_for_bytes(own_server: Server) -> None:
+    asked: list[blocking.Msg] = []
+    with blocking.connect(own_server.url) as nc, blocking.connect(own_server.url) as other:
+        other.subscribe("s", callback=asked.append)
+        other.flush()
+        with nc.jetstream().publisher() as publisher:
+            data = bytes(1_000_000)
+            thread = threading.Thread(target=lambda: [publisher.publish("s", data) for _ in range(40)])
+            thread.start()
+            eventually_sync(lambda: len(asked) == 34 and bool(publisher._target.blocked), 20)
+            assert publisher.pending == 34
+            for number in range(40):
+                eventually_sync(lambda number=number: len(asked) > number)
+                asked[number].respond(b'{"stream":"S","seq":%d}' % (number + 1))
+            thread.join(20)
+            publisher.flush()
+        assert publisher.stats.acked == 40
+
+
 def test_threads_share_a_publisher(js: blocking.JetStream, stream: blocking.Stream) -> None:
     parts: list[list[int]] = []
     with js.publisher(window=100) as publisher:

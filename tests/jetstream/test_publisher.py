@@ -605,3 +605,33 @@ async def test_whatever_answers_is_an_ack_or_a_typed_error(
         with pytest.raises(PublishFailed):
             await publisher.flush()
         assert publisher.stats.acked == 0
+
+
+async def test_large_messages_wait_for_bytes_and_not_only_for_the_window(nc: jetspark.Connection) -> None:
+    # A stream refuses what it can't buffer; the default window times a large message is more than that.
+    subject = unique("slow.")
+    asked: list[jetspark.Msg] = []
+
+    async def note(message: jetspark.Msg) -> None:
+        asked.append(message)
+
+    await nc.subscribe(subject, callback=note)
+    data = bytes(1_000_000)
+    async with nc.jetstream().publisher() as publisher:
+
+        async def publish() -> None:
+            for _ in range(50):
+                await publisher.publish(subject, data)
+
+        task = asyncio.create_task(publish())
+        await eventually(lambda: publisher.pending == 34 == len(asked))
+        await asyncio.sleep(0.05)
+        assert publisher.pending == 34, "the 35th was sent while 32 MiB were on their way"
+        for number in range(50):
+            await eventually(lambda number=number: len(asked) > number)
+            await asked[number].respond(b'{"stream":"S","seq":%d}' % (number + 1))
+        await task
+        await publisher.flush()
+        assert publisher.stats.acked == 50
+        assert publisher._large == {}
+        assert publisher._large_sent == publisher._large_done == 50 * len(data)

@@ -18,6 +18,7 @@ from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish import publish_headers
+from jetspark.jetstream.publisher import LARGE
 from jetspark.jetstream.publisher import Publisher as AsyncPublisher
 from jetspark.wire.headers import encode_headers
 
@@ -46,7 +47,7 @@ class ThreadPublisher(AsyncPublisher):
 
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
-        return len(self._pending) < self._window or not self._open
+        return not (self._full and self._open)
 
     def _wake(self) -> None:
         super()._wake()
@@ -111,8 +112,7 @@ class Publisher(Facade[ThreadPublisher]):
         target, client = self._target, self._client
         if client.pid != _process.pid:
             raise _process.forked(client.pid)
-        pending = target._pending
-        while len(pending) >= target._window and target._open:
+        while not target.has_room():
             target.blocked.wait(target.has_room)
         block: bytes | None = None
         if (
@@ -139,7 +139,9 @@ class Publisher(Facade[ThreadPublisher]):
         with self._lock:
             target._serial = serial = target._serial + 1
             target._stats.published += 1
-        token = str(serial)
+            token = str(serial)
+            if type(data) is bytes and len(data) > LARGE:
+                target._note_large(token, len(data))
         # Before it is sent: the ack may come at once, in the other thread.
         pending[token] = cast("Any", (future, subject, 0))
         try:
@@ -154,6 +156,7 @@ class Publisher(Facade[ThreadPublisher]):
             target._resend.pop(token, None)
             with self._lock:
                 target._stats.published -= 1
+                target._large_sent -= target._large.pop(token, 0)
             raise
         client.give_way()
         return future

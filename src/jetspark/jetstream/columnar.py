@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any
 
+from jetspark._log import get_logger
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.pull_options import PullOptions
 
 
-logger = logging.getLogger("jetspark")
+logger = get_logger("jetstream")
 
 #: What one ``take`` joins at most, in bytes of the wire. Arrow's binary arrays end at 2 GiB, and whoever
 #: sized the buffer for small messages should not get all the large ones in one piece.
@@ -35,6 +35,8 @@ MAX_TAKE = 128 * 1_048_576
 
 # Measured: fewer rows pay the fixed cost of a batch more often, more keep the socket waiting for longer.
 GATHER_ROWS = 6_000
+# The same for large messages: fresh memory has to be mapped first, which costs more than copying into it.
+GATHER_BYTES = 4 * 1_048_576
 
 
 class ColumnarSink(PullSink):
@@ -187,6 +189,8 @@ async def _gather(sink: ColumnarSink) -> None:
     """
     rows, idle = sum(map(len, sink.chunks)), 0
     while rows and rows < GATHER_ROWS and idle < 2 and not sink.done:
+        if sum(chunk.nbytes for chunk in sink.chunks) >= GATHER_BYTES:
+            break
         await asyncio.sleep(0)
         before, rows = rows, sum(map(len, sink.chunks))
         idle = idle + 1 if rows == before else 0

@@ -531,11 +531,12 @@ class JetStream:
     ) -> Publisher:
         """A pipelined publisher: many messages in flight, each with a future of its ack.
 
-        ``window``: how many may wait for their ack before ``publish`` waits (4,000). ``ack_timeout``:
-        seconds after which a missing ack fails its future (30). ``retry``: send messages that have a
-        ``msg_id`` again when the connection broke, no stream answered or no ack came for a quarter of
-        ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a sequence are
-        never sent again.
+        ``window``: how many may wait for their ack before ``publish`` waits (4,000); large messages also
+        wait when 32 MiB are on their way, because a stream buffers 128 MiB and refuses the rest.
+        ``ack_timeout``: seconds after which a missing ack fails its future (30). ``retry``: send messages
+        that have a ``msg_id`` again when the connection broke, no stream answered or no ack came for a
+        quarter of ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a
+        sequence are never sent again.
         """
         return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
 

@@ -59,6 +59,10 @@ _CRLF = b"\r\n"
 # The compiled core makes one piece of a message; a large one is better not copied once more.
 _frame = None if speed is None else speed.frame
 _COPIED = 4096
+# A stream takes in 128 MiB ahead of its disk (max_buffered_size) and refuses the rest; so large messages are
+# counted in bytes too. Smaller ones fill the default window long before they fill that.
+LARGE = 16_384
+MAX_LARGE_BYTES = 32 * 1_048_576
 # Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
@@ -114,6 +118,9 @@ class Publisher(Sink):
         # By token: the future (or the batch and the place in it), and the subject for errors that name it.
         self._pending: dict[str, tuple[asyncio.Future[PubAck] | AckBatch, str, int]] = {}
         self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
+        # Large messages by token. Two sums that only grow: threads publish, the loop settles.
+        self._large: dict[str, int] = {}
+        self._large_sent = self._large_done = 0
         self._marks: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._space: list[asyncio.Future[None]] = []
@@ -171,8 +178,8 @@ class Publisher(Sink):
         """
         if not self._open:
             raise ConnectionClosed(self._why_closed())
-        while len(self._pending) >= self._window:
-            await self._wait_below(self._window)
+        while len(self._pending) >= self._window or self._large_sent - self._large_done > MAX_LARGE_BYTES:
+            await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
         block: bytes | None = None
@@ -217,6 +224,8 @@ class Publisher(Sink):
         # Not loop.create_future(), which is a Python function around this.
         future: asyncio.Future[PubAck] = asyncio.Future(loop=client._loop)
         self._pending[token] = (future, subject, 0)
+        if len(data) > LARGE:
+            self._note_large(token, len(data))
         self._stats.published += 1
         if msg_id is not None and self._retry and self._may_resend(msg_id, block):
             self._resend[token] = (subject, data, block)
@@ -236,11 +245,11 @@ class Publisher(Sink):
         pieces: list[bytes] = []
         size = queued = 0
         for index, (subject, data, block, prefix, sizes, resendable) in enumerate(encoded):
-            if size >= FLUSH_AT or len(pending) >= self._window:
+            if size >= FLUSH_AT or self._full:
                 await self._send_many(pieces, size, queued)
                 pieces, size, queued = [], 0, 0
-                while len(pending) >= self._window:
-                    await self._wait_below(self._window)
+                while self._full:
+                    await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
             self._serial += 1
@@ -254,6 +263,8 @@ class Publisher(Sink):
                 size += len(prefix) + len(reply) + len(block) + len(data) + 24
             queued += 1
             pending[token] = (batch, subject, index)
+            if len(data) > LARGE:
+                self._note_large(token, len(data))
             if self._retry and resendable:
                 self._resend[token] = (subject, data, block)
         await self._send_many(pieces, size, queued)
@@ -276,7 +287,7 @@ class Publisher(Sink):
         """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did."""
         self.client._flush_out()
         while self._pending:
-            await self._wait_below(1)
+            await self._wait_room()
         self._raise_failures()
 
     def _raise_failures(self) -> None:
@@ -288,7 +299,7 @@ class Publisher(Sink):
     # What the connection calls
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
-        pending, resend, cut = self._pending, self._resend, self._cut
+        pending, resend, large, cut = self._pending, self._resend, self._large, self._cut
         decode, quick = PubAck.from_response, decode_puback
         acked = 0
         for message in items:
@@ -316,6 +327,8 @@ class Publisher(Sink):
                 continue
             if resend:
                 resend.pop(token, None)
+            if large:
+                self._large_done += large.pop(token, 0)
             acked += 1
             if ack.duplicate:
                 self._stats.duplicates += 1
@@ -387,6 +400,7 @@ class Publisher(Sink):
     def _fail(self, token: str, error: JetsparkError) -> None:
         future, _, index = self._pending.pop(token)
         self._resend.pop(token, None)
+        self._large_done += self._large.pop(token, 0)
         self._stats.failed += 1
         self._failures += 1
         if self._first_failure is None:
@@ -431,15 +445,23 @@ class Publisher(Sink):
                 break
             self._send_again(token)
 
-    async def _wait_below(self, count: int) -> None:
-        while len(self._pending) >= count:
-            waiter = self.client._loop.create_future()
-            self._space.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._space:
-                    self._space.remove(waiter)
+    @property
+    def _full(self) -> bool:
+        return len(self._pending) >= self._window or self._large_sent - self._large_done > MAX_LARGE_BYTES
+
+    def _note_large(self, token: str, size: int) -> None:
+        self._large[token] = size
+        self._large_sent += size
+
+    async def _wait_room(self) -> None:
+        """Sleep until some acks have come and there is room for another message."""
+        waiter = self.client._loop.create_future()
+        self._space.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._space:
+                self._space.remove(waiter)
 
     async def _wait_connected(self, full: OutboundBufferFull) -> None:
         """Like a full window, but no ack will make room."""
@@ -465,7 +487,7 @@ class Publisher(Sink):
                 waiter.set_result(None)
 
     def _wake(self) -> None:
-        if self._space and len(self._pending) < self._window:
+        if self._space and not self._full:
             waiters, self._space = self._space, []
             for waiter in waiters:
                 if not waiter.done():
