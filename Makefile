@@ -6,11 +6,13 @@ VENV   ?= .venv
 JOBS   ?= 4
 # Extra arguments for pytest: make test ARGS="tests/server -k restart"
 ARGS   ?=
+# What reads or writes the wire, and so differs with the compiled core.
+PURE   := tests/wire tests/arrow tests/jetstream tests/blocking
 
 BIN    := $(VENV)/bin
 # The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
 # an unchanged one costs a file check.
-DEPS   := $(shell cat pyproject.toml requirements.lock | cksum | tr -d ' ')
+DEPS   := $(shell cat pyproject.toml requirements.lock hatch_build.py src/jetspark/wire/_speed.c | cksum | tr -d " ")
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
@@ -21,7 +23,7 @@ help: ## Show this list
 
 setup: $(STAMP) java ## Create .venv with everything that the tests and the demo need
 
-$(STAMP): pyproject.toml requirements.lock tools/setup.sh
+$(STAMP): pyproject.toml requirements.lock hatch_build.py src/jetspark/wire/_speed.c tools/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" STAMP="$(STAMP)" tools/setup.sh environment
 
 java:
@@ -32,6 +34,10 @@ demo: setup ## Live orders, a Spark pipeline, a server crash, and proof that not
 
 test: setup ## Run all tests (JOBS=4, ARGS="tests/server -k restart")
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+ifeq ($(ARGS),)
+	@echo "once more in pure Python, without the compiled core: what touches the wire"
+	@JETSPARK_WIRE=python $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PURE)
+endif
 
 lint: setup
 	@$(BIN)/ruff check .
