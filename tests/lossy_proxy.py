@@ -55,7 +55,11 @@ class LossyProxy:
         self._links[task] = writer
         self.accepted += 1
         try:
-            up, down = await asyncio.open_connection(self._target.host, self._target.port)
+            try:
+                up, down = await asyncio.open_connection(self._target.host, self._target.port)
+            except OSError:  # the server is down, and so is the way to it
+                writer.transport.abort()
+                return
             pumps = [
                 asyncio.ensure_future(self._pump(reader, down, upwards=True)),
                 asyncio.ensure_future(self._pump(up, writer, upwards=False)),
