@@ -77,7 +77,9 @@ async def test_ack(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
 
 async def test_ack_sync_returns_when_the_server_has_recorded_it(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 50)
-    for message in await consumer.fetch(50):
+    batch = await consumer.fetch(50)
+    assert len(batch) == 50
+    for message in batch:
         await message.ack_sync()
         assert message.is_acked
         assert (await consumer.info()).ack_floor.stream_seq == message.metadata.sequence.stream
@@ -236,9 +238,13 @@ async def test_acks_sent_right_before_close_arrive(js: jetspark.JetStream, serve
     stream, consumer = await make_filled(js, 100)
     async with jetspark.connect(server.url) as other:
         theirs = await other.jetstream().get_consumer(stream.name, "worker")
-        for message in await theirs.fetch(100):
+        batch = await theirs.fetch(100)
+        assert len(batch) == 100
+        await ack_pending(consumer, 100)
+        for message in batch:
             await message.ack()
     await ack_pending(consumer, 0)
+    assert (await consumer.info()).ack_floor.stream_seq == 100
 
 
 async def test_acks_while_disconnected_are_sent_on_reconnect(
@@ -246,12 +252,14 @@ async def test_acks_while_disconnected_are_sent_on_reconnect(
 ) -> None:
     _, consumer = await make_filled(js, 10)
     batch = await consumer.fetch(10)
+    assert len(batch) == 10
     reconnecting = asyncio.create_task(nc.force_reconnect())
     await eventually(lambda: not nc.is_connected)
     for message in batch:
         await message.ack()
     await reconnecting
     await ack_pending(consumer, 0)
+    assert (await consumer.info()).ack_floor.stream_seq == 10
 
 
 async def test_ack_sync_of_a_hanging_server_times_out_and_may_be_repeated(own_server: Server) -> None:

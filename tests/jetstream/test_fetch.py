@@ -526,9 +526,9 @@ async def test_the_status_of_an_old_fetch_reaches_no_other(js: jetspark.JetStrea
 
 async def test_no_pull_is_left_behind(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 3)
-    await consumer.fetch(3)
-    await consumer.fetch(1, expires=0.1)
-    await consumer.fetch_no_wait(1)
+    assert numbers(await consumer.fetch(3)) == [0, 1, 2]
+    assert await consumer.fetch(1, expires=0.1) == []
+    assert await consumer.fetch_no_wait(1) == []
     waiting = [asyncio.ensure_future(consumer.fetch(1, expires=30)._collect()) for _ in range(5)]
 
     async def five() -> bool:
