@@ -35,11 +35,13 @@ class Api:
             check_name("domain", domain)
             self.prefix = f"$JS.{domain}.API"
         elif api_prefix is not None:
+            if not isinstance(api_prefix, str):
+                raise InvalidArgument("api_prefix", api_prefix, "must be a str, such as '$JS.hub.API'")
             self.prefix = api_prefix.removesuffix(".")
             validate_subject(self.prefix, field="api_prefix")
         else:
             self.prefix = DEFAULT_PREFIX
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         self.client = client
         self.timeout = float(timeout)

@@ -74,7 +74,7 @@ class AtomicBatch(Sink):
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidArgument(field, value, f"must be an integer, {least} or more")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         self._base = client.new_inbox() + "."
         super().__init__(client, self._base + "*")
