@@ -10,7 +10,7 @@ import pytest
 
 from cli_runner import environment, inside
 from jetspark.server import ServerTLS
-from jwt_mint import Key
+from jwt_mint import Key, Operator
 from pki import PKI
 
 if TYPE_CHECKING:
@@ -58,6 +58,22 @@ def test_ls_show_and_select(tmp_path: Path) -> None:
         assert SECRET not in ran.out + ran.err
     assert SECRET not in table + text
     assert inside(env, "context", "select", "one", "--json").json == {"name": "one", "selected": True}
+
+
+def test_a_secret_in_the_place_of_a_path_or_a_name_is_not_shown(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    user = Operator().account("A").user("u")
+    write_context(tmp_path, "seed", url="nats://host", nkey=user.seed)
+    write_context(tmp_path, "creds", url="nats://host", creds=user.creds())
+    write_context(tmp_path, "token", url="nats://host", user=SECRET)  # without a password it is a token
+    write_context(tmp_path, "paths", url="nats://host", nkey="/keys/joe.nk", creds="/keys/joe's.creds")
+    for name, field in (("seed", "nkey"), ("creds", "creds"), ("token", "user")):
+        shown = inside(env, "context", "show", name, "--json")
+        assert shown.json[field] == "***"
+        said = shown.out + inside(env, "context", "show", name).out
+        assert not [secret for secret in (user.seed, user.jwt, SECRET) if secret in said]
+    paths = inside(env, "context", "show", "paths", "--json").json
+    assert (paths["nkey"], paths["creds"]) == ("/keys/joe.nk", "/keys/joe's.creds")
 
 
 def test_credentials_from_each_place(tmp_path: Path, guarded: Server) -> None:

@@ -112,16 +112,26 @@ def _fields(context: NatsContext) -> dict[str, Any]:
     def hidden(secret: object) -> str | None:
         return None if secret is None else "***"
 
+    def path(text: str | None) -> str | None:
+        if text is None:
+            return None
+        from jetspark.connection.auth import show_path  # late: it loads what signs, for one command
+
+        # Where a path belongs there may be the secret itself.
+        return text if show_path(text) == repr(text) else "***"
+
+    # Without a password the user is a token.
+    user = hidden(context.user) if context.password is None or context.user is None else context.user.reveal()
     return {
         "name": context.name,
         "path": context.path,
         "description": context.description,
         "url": _safe_url(context),
-        "user": None if context.user is None else context.user.reveal(),
+        "user": user,
         "password": hidden(context.password),
         "token": hidden(context.token),
-        "creds": context.creds,
-        "nkey": context.nkey,
+        "creds": path(context.creds),
+        "nkey": path(context.nkey),
         "user_jwt": hidden(context.user_jwt),
         "user_seed": hidden(context.user_seed),
         "cert": context.cert,

@@ -162,11 +162,11 @@ class CredsFile:
         self.path = os.path.expanduser(os.fspath(path))
 
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
-        origin = f"creds={_show_path(self.path)}"
+        origin = f"creds={show_path(self.path)}"
         return _creds_fields(_read_text(self.path, "creds"), nonce, origin)
 
     def __repr__(self) -> str:
-        return f"CredsFile({_show_path(self.path)})"
+        return f"CredsFile({show_path(self.path)})"
 
 
 class CredsText:
@@ -361,7 +361,7 @@ def _discard(value: object) -> None:
 # --- files -------------------------------------------------------------------------------------------
 
 
-def _show_path(path: str) -> str:
+def show_path(path: str) -> str:
     """The path for a message, unless it looks like a secret that was passed in place of a path."""
     suspicious = "eyJ" in path or _SEED_SHAPE.search(os.path.basename(path)) or not path.isprintable()
     return "'***'" if suspicious or len(path) > 1024 else repr(path)
@@ -376,7 +376,7 @@ def _read_text(path: str, option: str) -> str:
     except ValueError:  # not UTF-8, or a NUL in the path
         reason = "not a text file"
     raise AuthorizationError(
-        f"{option}={_show_path(path)} can't be read: {reason}; check the path and its permissions"
+        f"{option}={show_path(path)} can't be read: {reason}; check the path and its permissions"
     )
 
 
@@ -423,7 +423,7 @@ def _seed_reader(nkey: PathOrSecret) -> tuple[Callable[[], str], str]:
         seed = Secret(_find_seed(text, "nkey"))
         return seed.reveal, "nkey"
     path = os.path.expanduser(text)
-    origin = f"nkey={_show_path(path)}"
+    origin = f"nkey={show_path(path)}"
     return lambda: _find_seed(_read_text(path, "nkey"), origin), origin
 
 
