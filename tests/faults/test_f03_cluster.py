@@ -4,7 +4,8 @@ Recovery is the longest standstill of acks or of messages from the fault until a
 acked and one is processed, for the async and the blocking user. It includes the election, for which the
 server takes 4 to 9 s after a kill: a follower waits so long, at random, before it stands for election. When
 the votes are split, or a busy machine keeps the new leader from its work, it takes longer, as the server's
-own monitoring shows. Then the client has two seconds from the end of the election on.
+own monitoring shows. Then the client has two seconds from the end of the election on, which is twice what it
+waits between two tries.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Trial:
         self.elections.append(elected)
         long = elected > LONGEST_ELECTION
         self.long_elections += long
-        limit = max(RECOVERY, elected + AFTER_ELECTION) if long else RECOVERY
+        limit = elected + AFTER_ELECTION if long else RECOVERY
         self.outcome.require(
             took <= limit,
             f"{kind}: recovery took {took:.1f} s, the election {elected:.1f} s: {self._state()}",
@@ -264,6 +265,7 @@ async def cluster_faults(
         "processed": sum(len(ledger.processed) for ledger in ledgers),
         "delivered again": sum(ledger.again for ledger in ledgers),
         "slowest recovery s": {kind: round(max(times), 1) for kind, times in trial.recoveries.items()},
+        "recoveries over 10 s": sum(took > RECOVERY for times in trial.recoveries.values() for took in times),
         "slowest election s": round(max(trial.elections, default=0.0), 1),
         "elections over 9 s": trial.long_elections,
         "refusals retried": dict(refused),

@@ -28,11 +28,12 @@ takes with it what the headers say is left, or, without headers, the whole reque
 Server Shutdown take all. ``consume`` then pulls again, except after Consumer Deleted, Consumer is push
 based, 400 and 412.
 
-**Never a tight loop.** A refusal (503, MaxWaiting, ...) holds pulls for 0.1 s, doubling up to 5 s or one
-heartbeat, whichever is less. What recovers at once (leadership, shutdown, ...) does so the first time and
-is held like a refusal when it repeats. Messages, heartbeats and plain time-outs reset the count. No
-recovery waits for the heartbeat alarm. A message larger than the room left waits for room; one larger
-than any request can be is warned about and retried with backoff, since an operator may remove it.
+**Never a tight loop.** A refusal (503, MaxWaiting, ...) holds pulls for 0.1 s, doubling up to 1 s for as
+long as an election takes, later up to 5 s; never longer than one heartbeat. What recovers at once
+(leadership, shutdown, ...) does so the first time and is held like a refusal when it repeats. Messages,
+heartbeats and plain time-outs reset the count. No recovery waits for the heartbeat alarm. A message larger
+than the room left waits for room; one larger than any request can be is warned about and retried with
+backoff, since an operator may remove it.
 
 **Heartbeats** ("Idle heartbeats"). The alarm comes after two heartbeats without *received* traffic while
 a request is outstanding. Without one the server owes nothing, so a slow handler with a full buffer raises
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
 
 BACKOFF_FIRST = 0.1
 BACKOFF_MAX = 5.0
+#: The server elects a leader within 9 s. The first tries, 12.5 s of them, find it soon after.
+ELECTION_TRIES, ELECTION_PAUSE = 15, 1.0
 MAX_REQUESTS = 16
 #: A timer that fires so late was held up by user code: read the socket before believing the silence.
 LATE = 0.02
@@ -479,7 +482,8 @@ class PullFlow:
         doublings = self._failures if recovery is Recovery.BACK_OFF else self._failures - 1
         self._failures += 1
         if doublings >= 0:
-            ceiling = min(BACKOFF_MAX, self._heartbeat or BACKOFF_MAX)
+            longest = ELECTION_PAUSE if doublings < ELECTION_TRIES else BACKOFF_MAX
+            ceiling = min(longest, self._heartbeat or longest)
             self._retry_at = now + min(BACKOFF_FIRST * 2.0 ** min(doublings, 30), ceiling)
 
     # --- statuses of consume --------------------------------------------------------------------------
