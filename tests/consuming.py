@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from helpers import unique
+from helpers import eventually, unique
 from jetspark import Consumer, ConsumerConfig, StorageType, Stream, StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jetspark.jetstream.consume import Consume
     from jetspark.jetstream.message import Message
 
 
@@ -56,6 +58,26 @@ async def make_filled(
 def numbers(messages: Iterable[Message]) -> list[int]:
     """The numbers that ``fill`` gave them."""
     return [int(message.data) for message in messages]
+
+
+async def take(messages: Consume, count: int) -> list[Message]:
+    """The next ``count`` messages; fails when they do not come."""
+    async with asyncio.timeout(10):
+        return [await anext(messages) for _ in range(count)]
+
+
+async def waiting(consumer: Consumer, count: int) -> None:
+    """Until the server holds so many pull requests."""
+
+    async def so() -> bool:
+        return (await consumer.info()).num_waiting == count
+
+    await eventually(so)
+
+
+async def has_pull(consumer: Consumer) -> bool:
+    """Whether the server holds one pull request."""
+    return (await consumer.info()).num_waiting == 1
 
 
 class PullSpy:
