@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from jetspark.jetstream.flow_actions import Action, Conclude, SendPull, Warn
 from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.jetstream.pull_options import PullOptions
 from jetspark.jetstream.statuses import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+    from jetspark.jetstream.pull_options import FetchOptions
 
 
 def status(code: int, description: str = "", *, left: tuple[int, int] | None = None) -> Status:
@@ -75,3 +76,9 @@ class Sim:
             actions.extend(self.flow.on_timer(self.now))
         self.now = end
         return actions
+
+
+def consuming(**options: object) -> tuple[Sim, list[SendPull]]:
+    """A ``consume`` that has begun, and its first requests."""
+    sim = Sim(PullOptions(**options))  # type: ignore[arg-type]
+    return sim, pulls(sim.start())
