@@ -79,8 +79,16 @@ class Account:
         if tiers is not None:
             limits = {**_NO_LIMITS, **_ACCOUNT_LIMITS}
             limits["tiered_limits"] = {tier: {**_JETSTREAM_LIMITS, **own} for tier, own in tiers.items()}
-        claims = {"limits": limits, "default_permissions": {"pub": {}, "sub": {}}, "type": "account"}
-        self.jwt = _mint(operator.key, self.public, name, claims)
+        self._operator = operator
+        self._claims = {"limits": limits, "default_permissions": {"pub": {}, "sub": {}}, "type": "account"}
+        self._revoked: dict[str, int] = {}
+        self.jwt = _mint(operator.key, self.public, name, self._claims)
+
+    def revoke(self, user: User) -> None:
+        """Whatever was issued to the user until now is void, once the server has this account's new JWT."""
+        self._revoked[user.public] = int(time.time())
+        claims = {**self._claims, "revocations": self._revoked}
+        self.jwt = _mint(self._operator.key, self.public, self.name, claims)
 
     def user(
         self,
@@ -138,15 +146,48 @@ class Operator:
         )
 
 
+class Callout:
+    """Decides over users in the server's name (ADR-26): the issuer of an ``auth_callout``."""
+
+    def __init__(self) -> None:
+        self._key = Key(nkeys.PREFIX_BYTE_ACCOUNT)
+        self.issuer = self._key.public
+
+    def answer(
+        self, request: bytes, account: str | None, *, expires_in: float | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """What the client sent in CONNECT, and the answer that puts it into the account, or refuses it."""
+        part = request.split(b".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))["nats"]
+        verdict: dict[str, Any] = {"type": "authorization_response"}
+        if account is None:
+            verdict["error"] = "unknown user"
+        else:
+            user = {**_NO_LIMITS, "pub": {}, "sub": {}, "type": "user"}
+            verdict["jwt"] = _mint(self._key, claims["user_nkey"], "u", user, expires_in, audience=account)
+        server = claims["server_id"]["id"]
+        token = _mint(self._key, claims["user_nkey"], "", verdict, audience=server)
+        return claims["connect_opts"], token.encode()
+
+
 def _permission(allow: list[str] | None, deny: list[str] | None) -> dict[str, list[str]]:
     return {name: subjects for name, subjects in (("allow", allow), ("deny", deny)) if subjects}
 
 
-def _mint(issuer: Key, subject: str, name: str, nats: dict[str, Any], expires_in: float | None = None) -> str:
+def _mint(
+    issuer: Key,
+    subject: str,
+    name: str,
+    nats: dict[str, Any],
+    expires_in: float | None = None,
+    audience: str | None = None,
+) -> str:
     now = int(time.time())
     claims: dict[str, Any] = {"iat": now, "iss": issuer.public, "name": name, "sub": subject}
     if expires_in is not None:
         claims["exp"] = int(now + expires_in)
+    if audience is not None:
+        claims["aud"] = audience
     claims["nats"] = {**nats, "version": 2}
     digest = hashlib.sha256(json.dumps(claims).encode()).digest()
     claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
