@@ -65,10 +65,10 @@ class Footprint:
     @classmethod
     async def settled(cls, start: Footprint, patience: float = 5.0) -> Footprint:
         """The footprint once it is as small as at the start, or when patience ends."""
-        for _ in range(round(patience / 0.1)):
+        for _ in range(round(patience / 0.5)):
             if not cls.now().excess(start):
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
         return cls.now()
 
     def excess(self, start: Footprint) -> list[str]:
