@@ -11,7 +11,7 @@ from helpers import eventually, unique
 from jetspark import Expect, StreamConfig, blocking
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.errors import WrongStream
-from jetspark.jetstream.publish_many import Publishing
+from jetspark.jetstream.publish_many import Columns, Publishing
 from jetspark.jetstream.publisher import PublishFailed
 
 
@@ -96,6 +96,77 @@ async def test_a_restart_of_the_server_neither_loses_nor_doubles(own_server):
             await asyncio.to_thread(own_server.restart)
             batch = await sending
             await batch
+            assert batch.failures == {}
+        assert (await stream.info()).state.messages == 20_000
+
+
+# In columns, as the Spark sink has them
+
+
+def columns(name: str, count: int, *, subjects: int = 3, expect: Expect | None = None) -> Columns:
+    return Columns(
+        [f"{name}.100%d.{n % subjects}" for n in range(count)],
+        [b"%d" % n for n in range(count)],
+        [b"id%%-%d" % n for n in range(count)],
+        expect,
+    )
+
+
+@pytest.mark.parametrize("subjects", [1, 3])
+async def test_columns_are_stored_as_lists_are(js, stream, subjects):
+    given = columns(stream.name, 5000, subjects=subjects, expect=Expect(stream=stream.name))
+    async with js.publisher(window=700) as publisher:
+        batch = await publisher._publish_columns(given)
+        assert publisher.pending <= 700
+        assert (await batch) is batch
+        assert (batch.done, batch.count, batch.failures) == (True, 5000, {})
+        assert batch.streams == {stream.name}
+        again = await publisher._publish_columns(columns(stream.name, 10, subjects=subjects))
+        assert (await again).duplicates == 10
+        assert (await publisher._publish_columns(Columns([], [], []))).done
+    stored = [message async for message in stream.get_msgs()]
+    assert [message.subject for message in stored] == given.subjects
+    assert [message.data for message in stored] == given.datas
+    assert stored[7].headers.items() == [("Nats-Msg-Id", "id%-7"), ("Nats-Expected-Stream", stream.name)]
+    assert publisher.stats.published == publisher.stats.acked == 5010
+
+
+async def test_columns_that_fail_say_where(js, stream):
+    given = columns(stream.name, 4)
+    given.subjects[2] = "elsewhere.and.nowhere"
+    async with js.publisher(ack_timeout=2.0) as publisher:
+        batch = await (await publisher._publish_columns(given))
+        assert list(batch.failures) == [2]
+        with pytest.raises(PublishFailed):
+            await publisher.flush()
+        wrong = columns(stream.name, 3, expect=Expect(stream="ANOTHER"))
+        batch = await (await publisher._publish_columns(wrong))
+        assert [type(error) for _, error in sorted(batch.failures.items())] == [WrongStream] * 3
+        with pytest.raises(PublishFailed):
+            await publisher.flush()
+
+
+async def test_columns_with_large_messages(js, stream):
+    given = columns(stream.name, 3)
+    given.datas[1] = b"x" * 600_000
+    async with js.publisher() as publisher:
+        await (await publisher._publish_columns(given))
+        given.datas[1] = b"x" * 2_000_000
+        with pytest.raises(MaxPayloadExceeded):
+            await publisher._publish_columns(given)
+    assert [len(message.data) async for message in stream.get_msgs()] == [1, 600_000, 1]
+
+
+async def test_columns_survive_a_restart_of_the_server(own_server):
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(StreamConfig(name="KILL", subjects=["kill.>"]))
+        async with js.publisher(window=500, retry=True) as publisher:
+            sending = asyncio.create_task(publisher._publish_columns(columns("kill", 20_000)))
+            await eventually(lambda: publisher.stats.acked > 1000)
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.restart)
+            batch = await (await sending)
             assert batch.failures == {}
         assert (await stream.info()).state.messages == 20_000
 

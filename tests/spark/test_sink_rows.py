@@ -468,3 +468,48 @@ def test_errors_survive_the_trip_from_an_executor(error: JetsparkError) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy).keys() == vars(error).keys()
+
+
+# The quick way
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a.b", "a.c", "ü", None, "a b"]), st.sampled_from([b"", b"x", b"\xff", None])
+            ),
+            max_size=6,
+        ),
+        max_size=5,
+    ),
+    st.integers(0, 12),
+)
+def test_the_quick_way_gives_the_same_messages_or_gives_up(
+    batches: list[list[tuple[str | None, bytes | None]]], remembered: int
+) -> None:
+    ids = [MessageIds("q-1", 3, remembered) for _ in range(2)]
+    slow, quick = (planner(ids=one, dead_letter_subject="dead") for one in ids)
+    for batch in batches:
+        given = rows([subject for subject, _ in batch], [data for _, data in batch])
+        expected = slow.plan(given)
+        plain = quick.plan_plain(given)
+        assert (plain is None) == (not batch or any(one.dead for one in expected))
+        if plain is None:
+            quick.plan(given)
+            continue
+        assert plain.first == expected[0].row
+        assert plain.subjects == [one.subject for one in expected]
+        assert plain.datas == [one.data for one in expected]
+        assert [one.decode() for one in plain.ids] == [one.msg_id for one in expected]
+    assert quick.rows == slow.rows
+
+
+def test_the_quick_way_is_for_rows_with_subject_and_data_only() -> None:
+    ids = MessageIds("q", 0)
+    one = rows(["a"], ["x"], msg_id=pa.array(["m"]))
+    assert planner(ids=ids).plan_plain(rows(["a"], ["x"])) is not None
+    assert planner(SinkColumns(subject=0, data=1, msg_id=2), ids=ids).plan_plain(one) is None
+    assert planner().plan_plain(rows(["a"], ["x"])) is None
+    assert planner(ids=ids, max_size=600).plan_plain(rows(["a"], ["x" * 100])) is None
+    assert planner(ids=MessageIds(" q", 0)).plan_plain(rows(["a"], ["x"])) is None

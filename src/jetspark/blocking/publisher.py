@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.publish_many import AckBatch, Publishing
+    from jetspark.jetstream.publish_many import AckBatch, Columns, Publishing
     from jetspark.jetstream.publisher import PublisherStats
     from jetspark.jetstream.schedule import Schedule
 
@@ -164,6 +164,9 @@ class Publisher(Facade[ThreadPublisher]):
     @documented_by(AsyncPublisher.publish_many)
     def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
         return self._run(self._target.publish_many, list(messages))
+
+    def _publish_columns(self, columns: Columns) -> AckBatch:
+        return self._run(self._target._publish_columns, columns)
 
     @documented_by(AsyncPublisher.flush)
     def flush(self) -> None:

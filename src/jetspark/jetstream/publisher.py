@@ -21,6 +21,7 @@ block raise :class:`PublishFailed` when anything failed since the last flush.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -43,7 +44,7 @@ from jetspark.errors import (
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck, decode_puback
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
-from jetspark.jetstream.publish_many import AckBatch, Publishing, encode
+from jetspark.jetstream.publish_many import AckBatch, Columns, EncodedColumns, Publishing, encode
 from jetspark.wire._backend import speed
 from jetspark.wire.headers import encode_headers
 
@@ -268,6 +269,42 @@ class Publisher(Sink):
             if self._retry and resendable:
                 self._resend[token] = (subject, data, block)
         await self._send_many(pieces, size, queued)
+        return batch
+
+    async def _publish_columns(self, columns: Columns) -> AckBatch:
+        """``publish_many`` of messages that have an id and no other headers, at half its price."""
+        batch = AckBatch(len(columns.datas))
+        if not columns.datas:
+            return batch
+        encoded = EncodedColumns(self.client, columns, self._base_bytes)
+        if encoded.largest > LARGE:
+            subjects, datas, ids, expect = columns
+            return await self.publish_many(
+                [
+                    Publishing(subject, data, None, one.decode(), expect)
+                    for subject, data, one in zip(subjects, datas, ids, strict=True)
+                ]
+            )
+        pending = self._pending
+        resendable = self._retry and self._may_resend("", encoded.blocks[0])
+        start, count = 0, batch.count
+        while start < count:
+            while self._full:
+                await self._wait_room()
+            if not self._open:
+                raise ConnectionClosed(self._why_closed())
+            stop = min(count, start + encoded.step, start + self._window - len(pending))
+            serial, self._serial = self._serial + 1, self._serial + stop - start
+            tokens = list(map(str, range(serial, self._serial + 1)))
+            subjects = encoded.subjects[start:stop]
+            flights = zip(itertools.repeat(batch, stop - start), subjects, range(start, stop), strict=True)
+            pending.update(zip(tokens, flights, strict=True))
+            if resendable:
+                parts = zip(subjects, encoded.datas[start:stop], encoded.blocks[start:stop], strict=True)
+                self._resend.update(zip(tokens, parts, strict=True))
+            piece = encoded.commands(start, stop, serial)
+            await self._send_many([piece], len(piece), stop - start)
+            start = stop
         return batch
 
     async def _send_many(self, pieces: list[bytes], size: int, count: int) -> None:

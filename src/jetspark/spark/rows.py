@@ -17,8 +17,9 @@ position and hash: those repeat only when the order does, and the worst that can
 from __future__ import annotations
 
 import re
+from binascii import hexlify
 from datetime import timedelta
-from hashlib import blake2b
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -94,11 +95,21 @@ class SinkColumns(NamedTuple):
     ttl: int | None = None
 
 
+class PlainRows(NamedTuple):
+    """The messages of a record batch in which no row has more than a subject, data and a derived id."""
+
+    first: int
+    subjects: list[str]
+    datas: list[bytes]
+    ids: list[bytes]
+
+
 class MessageIds:
     """Derived ids of one task; see the module."""
 
     def __init__(self, origin: str, partition: int, remembered: int = REMEMBERED_ROWS) -> None:
         self._prefix = f"{origin}-{partition}-"
+        self.plain = self._prefix.isprintable() and not self._prefix[0].isspace()
         self._seen: dict[bytes, int] = {}
         self._left = remembered
 
@@ -111,7 +122,7 @@ class MessageIds:
             pairs = [] if headers is None else headers.items()
             text = "".join([f"{name}:{value}\n" for name, value in pairs])
             head = f"{subject}\n{text}\r{ttl}\n\r\n".encode()
-        digest = blake2b(head + data, digest_size=8).digest()
+        digest = sha1(head + data).digest()[:8]
         if self._left <= 0:
             return f"{self._prefix}{digest.hex()}@{row}"
         self._left -= 1
@@ -120,6 +131,29 @@ class MessageIds:
         if number:
             return f"{self._prefix}{digest.hex()}-{number}"
         return self._prefix + digest.hex()
+
+    def derive_many(self, first: int, subjects: list[str], datas: list[bytes]) -> list[bytes]:
+        """The same for rows without headers and ttl, from row ``first`` on."""
+        heads = {subject: f"{subject}\n\r\n".encode() for subject in set(subjects)}
+        if self._left >= len(datas):
+            if len(heads) == 1:
+                (head,) = heads.values()
+                digests = [sha1(head + data).digest()[:8] for data in datas]
+            else:
+                digests = [
+                    sha1(heads[subject] + data).digest()[:8]
+                    for subject, data in zip(subjects, datas, strict=True)
+                ]
+            fresh = dict.fromkeys(digests, 1)
+            if len(fresh) == len(digests) and self._seen.keys().isdisjoint(digests):
+                self._left -= len(digests)
+                self._seen.update(fresh)
+                prefix = self._prefix.encode()
+                return [prefix + hexlify(digest) for digest in digests]
+        return [
+            self.derive(first + index, subject, data, None, None).encode()
+            for index, (subject, data) in enumerate(zip(subjects, datas, strict=True))
+        ]
 
 
 class RowPlanner:
@@ -187,6 +221,25 @@ class RowPlanner:
                 msg_id = derive(row, subject, data, header, ttl)
             append(Outgoing(row, subject, data, header, msg_id, ttl, False))
         return messages
+
+    def plan_plain(self, batch: pa.RecordBatch) -> PlainRows | None:
+        """The quick way for a record batch without trouble and with nothing but subject and data.
+
+        None: it has to be :meth:`plan`, which finds out what the trouble is.
+        """
+        columns, ids = self._columns, self._ids
+        others = (columns.headers, columns.ttl, columns.msg_id)
+        if ids is None or not ids.plain or others != (None, None, None) or not batch.num_rows:
+            return None
+        column = batch.column(columns.data)
+        if column.null_count or pc.max(pc.binary_length(column)).as_py() + _HEADER_SLACK > self._max_size:
+            return None
+        bad: dict[int, tuple[str, object, str]] = {}
+        datas, subjects = self._datas(column, bad), self._subjects(batch, batch.num_rows, bad)
+        if bad:
+            return None
+        first, self._row = self._row, self._row + batch.num_rows
+        return PlainRows(first, subjects, datas, ids.derive_many(first, subjects, datas))
 
     def _datas(self, column: pa.Array, bad: dict[int, tuple[str, object, str]]) -> list[Any]:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

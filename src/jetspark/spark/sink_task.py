@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NotFound
 from jetspark.jetstream.publish import Expect
-from jetspark.jetstream.publish_many import Publishing
+from jetspark.jetstream.publish_many import Columns, Publishing
 from jetspark.jetstream.publisher import PublishFailed
 from jetspark.spark import connections
 from jetspark.spark.patience import patiently
-from jetspark.spark.rows import MessageIds, Outgoing, RowPlanner, shorten
+from jetspark.spark.rows import MessageIds, Outgoing, PlainRows, RowPlanner, shorten
 from jetspark.spark.sink_target import Target, check_stream
 
 if TYPE_CHECKING:
@@ -100,7 +100,11 @@ def write_task(
     try:
         with publisher:
             for batch in batches:
-                pipeline.publish(planner.plan(batch))
+                plain = planner.plan_plain(batch)
+                if plain is not None:
+                    pipeline.publish_plain(plain)
+                else:
+                    pipeline.publish(planner.plan(batch))
     except PublishFailed as error:
         failure = error
     pipeline.finish()  # names the row
@@ -136,7 +140,7 @@ class _Pipeline:
         self._partition = partition
         self._expect = expect
         self._known_stream = target.stream
-        self._flights: deque[tuple[list[Outgoing], AckBatch]] = deque()
+        self._flights: deque[tuple[list[Outgoing] | PlainRows, AckBatch]] = deque()
         self.counts = TaskCounts()
 
     def publish(self, messages: list[Outgoing]) -> None:
@@ -149,6 +153,18 @@ class _Pipeline:
                 self._flights.append((part, self._send(part)))
         self.counts.dead_letters += len(dead)
         self.counts.bytes += sum(len(message.data) for message in messages)
+        self._check_some()
+
+    def publish_plain(self, rows: PlainRows) -> None:
+        """The same for the common case."""
+        _, subjects, datas, ids = rows
+        self._flights.append(
+            (rows, self._publisher._publish_columns(Columns(subjects, datas, ids, self._expect)))
+        )
+        self.counts.bytes += sum(map(len, datas))
+        self._check_some()
+
+    def _check_some(self) -> None:
         while len(self._flights) > _UNCHECKED and self._flights[0][1].done:
             self._check()
 
@@ -168,15 +184,17 @@ class _Pipeline:
 
     def _check(self) -> None:
         """Look at the acks of the oldest record batch; all of them are there, or have failed."""
-        messages, batch = self._flights.popleft()
+        rows, batch = self._flights.popleft()
         if batch.failures:
             index = min(batch.failures)
-            message, error = messages[index], batch.failures[index]
+            error = batch.failures[index]
+            if isinstance(rows, PlainRows):
+                row, subject = rows.first + index, rows.subjects[index]
+            else:
+                row, subject = rows[index].row, rows[index].subject
             failed = self._publisher.stats.failed
-            raise RowNotAcked(
-                self._partition, message.row, message.subject, error, failed, self._hint(message, error)
-            )
-        if messages[0].dead:
+            raise RowNotAcked(self._partition, row, subject, error, failed, self._hint(subject, error))
+        if not isinstance(rows, PlainRows) and rows[0].dead:
             return  # where dead letters go is not where the rows go
         streams = self.counts.streams
         if self._expect is not None and self._expect.stream is not None:
@@ -199,12 +217,12 @@ class _Pipeline:
             return
         check_stream(stream, config, self._options, self._columns)
 
-    def _hint(self, message: Outgoing, error: JetsparkError) -> str:
+    def _hint(self, subject: str, error: JetsparkError) -> str:
         """A time-out of a publish has two causes; find out which."""
         if not isinstance(error, RequestTimeout | NoRespondersError):
             return ""
         try:
-            self._js.stream_name_by_subject(message.subject)
+            self._js.stream_name_by_subject(subject)
         except NotFound:
             return "no stream stores this subject: add it to the subjects of one, or correct the row"
         except JetsparkError:
