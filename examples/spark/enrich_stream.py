@@ -74,7 +74,8 @@ def main() -> None:
         )
         query.awaitTermination()
 
-        europe = list(enriched.get_msgs("enriched.eu.*", seq=1))
+        # The join spreads the orders over tasks, so they are not stored in the order of their ids.
+        europe = sorted(enriched.get_msgs("enriched.eu.*", seq=1), key=lambda one: json.loads(one.data)["id"])
         print(f"{enriched.info().state.messages} messages, {len(europe)} of them European")
         print(f"the first: {europe[0].subject} {europe[0].data.decode()}")
         for letter in enriched.get_msgs("rejected", seq=1):

@@ -158,7 +158,7 @@ def test_only_committed_files_count(tmp_path: Path) -> None:
     assert committed_files(tmp_path) == {"a.parquet", "b.parquet", "c.parquet"}
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-processes")
 @pytest.mark.timeout(400)
 def test_the_demo_survives_a_crash_and_reconciles(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -10,6 +10,7 @@ import pytest
 from exactly_once import prove
 
 
+@pytest.mark.xdist_group("spark-processes")
 @pytest.mark.timeout(400)
 def test_every_message_once_whatever_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("EXACTLY_ONCE_SEED") or random.SystemRandom().randrange(1_000_000))
