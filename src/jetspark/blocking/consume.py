@@ -101,13 +101,17 @@ class ConsumeBase(Facade[A]):
 
     def _read(self, sink: ReadByThreads) -> None:
         """This thread takes messages from now on."""
-        with self._readers_lock:
-            self._target._reads(sink, threading.current_thread())
+        reader = threading.current_thread()
+        # A forked child must not touch the lock, which a thread that it does not have may hold.
+        if reader not in sink.takers and not self._engine.is_foreign:
+            with self._readers_lock:
+                self._target._reads(sink, reader)
 
     def _has_read(self, sink: ReadByThreads) -> None:
         """It has met the end."""
-        with self._readers_lock:
-            self._target._has_read(sink, threading.current_thread())
+        if not self._engine.is_foreign:
+            with self._readers_lock:
+                self._target._has_read(sink, threading.current_thread())
 
     def _raise_end(self, sink: ReadByThreads) -> None:
         self._has_read(sink)
