@@ -120,7 +120,7 @@ async def run(scale: Scale) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="jetspark-power-") as folder:
         try:
             with Disk(Path(folder)) as disk:
-                always = await power_cuts(disk, "always", scale.pick(10, 30), scale.pick(200, 2500), chance)
+                always = await power_cuts(disk, "always", scale.pick(10, 20), scale.pick(200, 1500), chance)
                 default = await power_cuts(disk, "default", scale.pick(2, 5), scale.pick(500, 5000), chance)
         except NoPower as error:
             return Outcome(missing=str(error))
