@@ -105,6 +105,7 @@ class Peer:
     async def _hear(self) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             while line := await self._reader.readline():
+                await self._listens.wait()
                 words = line.decode(errors="replace").split()
                 match [words[0].upper() if words else "", *words[1:]]:
                     case ["PING"]:
@@ -117,7 +118,6 @@ class Peer:
                         reply = others[0] if len(others) > (1 if verb == "PUB" else 2) else ""
                         self.published[subject] = reply
                 self._wake()
-                await self._listens.wait()
 
     def deafen(self, deaf: bool = True) -> None:
         """Leave what the client sends unread from now on, or read it again."""

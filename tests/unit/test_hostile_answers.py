@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import jetspark
 from fake_server import FakeServer, Peer
 from helpers import eventually
 from jetspark.connection import core
-from jetspark.errors import ProtocolError
+from jetspark.errors import ConnectionLost, ProtocolError
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
 from jetspark.jetstream.advisories import decode_advisory
 from jetspark.jetstream.api import Api, decode_response
@@ -21,6 +22,7 @@ from jetspark.jetstream.errors import ApiError, error_from_response
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.statuses import Status
 from jetspark.jetstream.stream_info import StreamInfo
+from jetspark.wire import Parser
 
 DEEP = b'{"x":' + b"[" * 200_000
 LONG = "9" * 5000
@@ -69,6 +71,43 @@ def test_the_text_of_an_error_is_searched_in_no_time() -> None:
     assert wrong.last_sequence == 12  # type: ignore[attr-defined]
 
 
+def test_a_message_in_drips_costs_no_more_than_its_size() -> None:
+    parser = Parser()
+    parser.feed(b"MSG s 1 9000000\r\n")
+    tracemalloc.start()
+    try:
+        for _ in range(40_000):
+            # Not a literal: that would be one object again and again.
+            parser.feed(bytes(bytearray(b"xy")))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert parser.held > 80_000
+    assert held < 2 * parser.held
+
+
+async def test_a_server_that_sends_and_answers_no_ping_is_dead() -> None:
+    """The way to it is broken, the way back is not."""
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        sid = await peer.sid("s")
+        peer.deafen()
+        while True:
+            await peer.send(f"MSG s {sid} 1\r\nx\r\n".encode())
+            await asyncio.sleep(0.01)
+
+    async with FakeServer(script) as server:
+        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=0.1)
+        first = asyncio.Event()
+        await nc.subscribe("s", callback=lambda message: first.set())
+        await first.wait()
+        with pytest.raises(ConnectionLost, match="PONG"):
+            await nc.flush(timeout=20)
+        await eventually(lambda: nc.is_closed)
+        assert "PINGs unanswered" in str(nc.last_error)
+
+
 async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
     flooded = asyncio.Event()
 
@@ -76,7 +115,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
         await peer.welcome()
         await peer.sid("s")
         peer.deafen()
-        await peer.flood(b"PING\r\n", 8 << 20)
+        await peer.flood(b"PING\r\n", 6 << 20)
         flooded.set()
 
     async with FakeServer(script) as server:
@@ -85,7 +124,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
         most = 0
         while not flooded.is_set():
             most = max(most, nc._out_size)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         # A chunk of the socket holds 256 KiB of PINGs, and the answers to one may wait.
         assert most < 1 << 20
         await eventually(lambda: nc.is_closed, 20)

@@ -14,7 +14,8 @@ but the end of the current callback. Publishers wait when the transport holds mo
 :class:`_Control` and dropped, since renewing does their job.
 
 The dead-peer check: a PING every ``ping_interval``; when neither its PONG nor anything else has arrived at
-the next one, the peer is dead. So death is noticed within two intervals.
+the next one, the peer is dead. So death is noticed within two intervals. A peer that goes on sending and
+leaves ``MAX_UNANSWERED`` PINGs without a PONG is dead too: the way to it is broken.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ from jetspark.wire.commands import (
     MAX_TARGET,
     PING,
     PONG,
+    SIZE_LINES,
     encode_sub,
     encode_unsub,
     pub_prefix,
+    size_line,
     split_oversized,
     to_bytes,
 )
@@ -76,10 +79,10 @@ HeadersLike = Headers | Mapping[str, str | Sequence[str]]
 FLUSH_AT = 65_536
 _CRLF = b"\r\n"
 _PREFIX_CACHE = 4096
+# More than two: the PONGs of a busy server wait behind megabytes of messages.
+MAX_UNANSWERED = 5
 # Events that a listener may be behind; further ones are logged only.
 MAX_WAITING_EVENTS = 10_000
-# Digits of a size with its CRLF: formatted once for each size met.
-_SIZE_LINES: dict[int, bytes] = {}
 
 
 class _Control(bytes):
@@ -162,7 +165,7 @@ class ConnectionCore:
         if headers is None:
             if size > self._max_payload:
                 raise MaxPayloadExceeded(size, self._max_payload)
-            line = _SIZE_LINES.get(size) or _size_line(size)
+            line = SIZE_LINES.get(size) or size_line(size)
             self._send((prefix, line, payload, _CRLF), len(prefix) + size + 12)
         else:
             block = headers if type(headers) is bytes else encode_headers(headers)  # type: ignore[arg-type]
@@ -501,11 +504,12 @@ class ConnectionCore:
         link = self._link
         if link is None:
             return
-        if self._ping_mark == link.bytes_in:
-            interval = self.options.ping_interval
-            link.abort(
-                ConnectionLost(f"{link.url.hostport} is dead: nothing came for {interval:g}s after a PING")
-            )
+        unanswered = self._pongs.count(None)
+        if self._ping_mark == link.bytes_in or unanswered >= MAX_UNANSWERED:
+            why = f"nothing came for {self.options.ping_interval:g}s after a PING"
+            if self._ping_mark != link.bytes_in:
+                why = f"it sends, but left {unanswered} PINGs unanswered"
+            link.abort(ConnectionLost(f"{link.url.hostport} is dead: {why}"))
             return
         self._pongs.append(None)
         self._command(PING)
@@ -590,10 +594,3 @@ class ConnectionCore:
         self._check_open()
         if self._link is None:
             raise RequestTimeout(f"still disconnected after {seconds:g}s")
-
-
-def _size_line(size: int) -> bytes:
-    line = b"%d\r\n" % size
-    if len(_SIZE_LINES) < 65_536:
-        _SIZE_LINES[size] = line
-    return line

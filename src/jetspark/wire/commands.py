@@ -17,6 +17,9 @@ MAX_TARGET = MAX_CONTROL_LINE - 26
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
+SIZE_LINES: dict[int, bytes] = {}
+"""Digits of a size with its CRLF, formatted once for each size met."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -60,6 +63,14 @@ def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str
             kept.append(publishes[pos:end])
         pos = end
     return b"".join(kept), oversized
+
+
+def size_line(size: int) -> bytes:
+    """The end of a PUB line; remembered in ``SIZE_LINES`` while there is room."""
+    line = b"%d\r\n" % size
+    if len(SIZE_LINES) < 65_536:
+        SIZE_LINES[size] = line
+    return line
 
 
 def to_bytes(payload: object) -> bytes:

@@ -50,6 +50,9 @@ MAX_MESSAGE: Final = 128 * 1_048_576
 # Distinct sizes are few; a dict look-up of the digits is faster than int() and needs no check of its own.
 _SIZE_CACHE: Final = 8192
 
+# Shorter pieces of something incomplete are copied together.
+_SMALL: Final = 1024
+
 Factory = Callable[[str, str, bytes, "bytes | None", Any], Any]
 """Makes a message of (subject, reply, data, header block or None, owner)."""
 
@@ -127,7 +130,7 @@ class Parser:
         self._max_message = max_message
         # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
         # look (0: the end of a line is missing, so only a line break does).
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._held = 0
         self._need = 0
         self.error: ProtocolError | None = None
@@ -168,8 +171,7 @@ class Parser:
                 scan = self._held
                 wanted = (data.find(b"\n", used) + 1 or total + 1) - used
             if wanted > total - used:
-                self._chunks.append(data[used:] if used else data)
-                self._held += total - used
+                self._keep(data[used:] if used else data)
                 if not self._need:
                     self._check_held_line()
                 return total
@@ -179,6 +181,17 @@ class Parser:
             self._let_go()
             self._parse(joined, 0, scan, events)
         return used
+
+    def _keep(self, data: bytes) -> None:
+        """Hold one more piece. Small ones grow together: each by itself costs many times its size."""
+        last = self._chunks[-1]
+        if len(data) >= _SMALL:
+            self._chunks.append(data)
+        elif isinstance(last, bytearray):
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
+        self._held += len(data)
 
     def _let_go(self) -> None:
         self._chunks.clear()
