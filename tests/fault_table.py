@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import importlib.util
 import inspect
 import json
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 FOLDER = Path(__file__).parent / "faults"
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+BEGIN, END = "<!-- the table: make faults ARGS=--record -->", "<!-- end of the table -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="the short forms")
     parser.add_argument("--seed", type=int, default=_seed())
     parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    parser.add_argument("--record", action="store_true", help="put the table into docs/reliability.md")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     wanted = [row for row in rows() if not arguments.rows or row.name in arguments.rows]
@@ -143,10 +147,11 @@ def main() -> int:
     print(f"\nThe table, after {(time.monotonic() - started) / 60:.1f} minutes, seed {arguments.seed}:\n")
     for row, outcome, took in results:
         print(_line(row, outcome, took))
+    minutes = (time.monotonic() - started) / 60
     if arguments.json:
         report = {
             "seed": arguments.seed,
-            "minutes": round((time.monotonic() - started) / 60, 1),
+            "minutes": round(minutes, 1),
             "rows": {
                 row.name: {"what": row.what, "seconds": round(took), "passed": not outcome.problems}
                 | {"figures": outcome.figures, "problems": outcome.problems, "missing": outcome.missing}
@@ -154,6 +159,10 @@ def main() -> int:
             },
         }
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    if arguments.record:
+        head, rest = PAGE.read_text().split(BEGIN)
+        tail = rest.split(END)[1]
+        PAGE.write_text(head + BEGIN + _markdown(results, arguments.seed, minutes) + END + tail)
     return 1 if any(outcome.problems for _, outcome, _ in results) else 0
 
 
@@ -181,6 +190,22 @@ def _line(row: Row, outcome: Outcome, took: float) -> str:
     seen = ", ".join(f"{name} {value}" for name, value in outcome.figures.items())
     text = f"{row.name:4} {verdict:7} {took:5.0f} s  {row.what}: {outcome.missing or seen}"
     return "\n".join([text, *(f"       {problem}" for problem in outcome.problems)])
+
+
+def _markdown(results: list[tuple[Row, Outcome, float]], seed: int, minutes: float) -> str:
+    """The table as the documentation has it."""
+    lines = [
+        "",
+        f"Last full run: {datetime.date.today()}, seed {seed}, {minutes:.0f} minutes on {os.cpu_count()} cores.",
+        "",
+        "| row | what | | seen | s |",
+        "|---|---|---|---|---|",
+    ]
+    for row, outcome, took in results:
+        verdict = "failed" if outcome.problems else "not run" if outcome.missing else "passed"
+        seen = outcome.missing or ", ".join(f"{name}: {value}" for name, value in outcome.figures.items())
+        lines.append(f"| {row.name} | {row.what} | {verdict} | {seen.replace('|', '/')} | {took:.0f} |")
+    return "\n".join([*lines, ""])
 
 
 def _seed() -> int:
