@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -175,6 +176,14 @@ def _watch(request: dict[str, Any], stdio: list[int], status: int) -> NoReturn:
     for fd in stdio:
         os.close(fd)
     os.write(status, _NUMBER.pack(child))
+    if hasattr(os, "pidfd_open"):
+        # Whoever waits for it may be killed; then nobody needs the command, which may be one that stays.
+        poll = select.poll()
+        poll.register(os.pidfd_open(child), select.POLLIN)
+        poll.register(status, select.POLLERR)
+        if any(fd == status for fd, _ in poll.poll()):
+            os.kill(child, signal.SIGKILL)
+            os._exit(0)
     _, ended = os.waitpid(child, 0)
     os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(ended)))
     os._exit(0)
