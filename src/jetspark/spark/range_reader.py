@@ -56,7 +56,9 @@ SILENCE = 0.25
 #: Seconds of silence, though messages are pending, after which another consumer is made.
 STALLED = 5.0
 _BATCH_BYTES = 32 * 1_048_576
-_BUFFER_BYTES = 64 * 1_048_576
+# In flight between server and task. More is memory that is touched for the first time, and a page fault for
+# each large message is dearer than the wait it saves.
+_BUFFER_BYTES = 16 * 1_048_576
 _DIRECT_BATCH = 1000
 _REREADS = 3
 
