@@ -196,7 +196,7 @@ def _markdown(results: list[tuple[Row, Outcome, float]], seed: int, minutes: flo
     """The table as the documentation has it."""
     lines = [
         "",
-        f"Last full run: {datetime.date.today()}, seed {seed}, {minutes:.0f} minutes on {os.cpu_count()} cores.",
+        f"Last full run: {datetime.date.today()}, seed {seed}, {minutes:.0f} minutes, {os.cpu_count()} cores.",
         "",
         "| row | what | | seen | s |",
         "|---|---|---|---|---|",

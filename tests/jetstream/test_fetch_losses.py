@@ -244,6 +244,8 @@ async def test_a_fetch_goes_on_after_a_reconnect(js: jetspark.JetStream, nc: jet
     stream, consumer = await make_filled(js, 2)
     waiting = asyncio.ensure_future(consumer.fetch(4, expires=10)._collect())
     await eventually(lambda: has_pull(consumer))
+    # What is on its way when the link breaks comes again only after ack_wait.
+    await eventually(lambda: any(getattr(sink, "received", 0) == 2 for sink in nc._sinks.values()))
     await nc.force_reconnect()
     await fill(js, stream, 2, start=2)
     assert numbers(await waiting) == [0, 1, 2, 3]
