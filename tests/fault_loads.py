@@ -27,7 +27,7 @@ PAUSE = 0.004
 """Seconds between two calls."""
 
 OPTIONS: dict[str, Any] = {
-    "ping_interval": 0.5,
+    "ping_interval": 0.8,
     "connect_timeout": 0.7,
     "reconnect_wait": 0.02,
     "reconnect_wait_max": 0.2,

@@ -33,6 +33,8 @@ class Case:
     tasks: tuple[str, ...] = ("subscribe",)
     expect: tuple[str, ...] = ()
     hangs_up: bool = False
+    ping_interval: float = 60.0
+    """Of the client; only where that is how it finds out, for a flood may keep a PONG waiting."""
     holds: bool = False
     """The client has to hold what was sent, for it may be the start of something good."""
 
@@ -59,7 +61,7 @@ CONSUMER = json.dumps(
     {"stream_name": "S", "name": "C", "config": {"durable_name": "C", "ack_policy": "explicit"}}
 ).encode()
 CONSUMER_INFO = "$JS.API.CONSUMER.INFO.S.C"
-PULLS = 3
+PULLS = 2
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.C"
 
 
@@ -265,6 +267,41 @@ def pulls_get(
     return script
 
 
+PUSH = json.dumps(
+    {
+        "stream_name": "S",
+        "name": "C",
+        "config": {
+            "durable_name": "C",
+            "deliver_subject": "d",
+            "flow_control": True,
+            "idle_heartbeat": 10**9,
+        },
+    }
+).encode()
+
+
+def pushes(
+    make: Callable[[bytes], Iterable[bytes]], *, deaf: bool = False
+) -> Callable[[Peer, int], Awaitable[None]]:
+    """To the reader of a push consumer."""
+
+    async def script(peer: Peer, size: int) -> None:
+        await peer.welcome()
+        while "d" not in peer.subscribed:
+            await peer.answer(CONSUMER_INFO, PUSH)
+            await asyncio.sleep(0.05)
+        sid = (await peer.sid("d")).encode()
+        peer.deafen(deaf)
+        for chunk in chunked(make(sid)):
+            await peer.send(chunk)
+            if peer.sent > size:
+                break
+        await farewell(peer)
+
+    return script
+
+
 def numbered(pattern: bytes) -> Callable[[bytes], Iterable[bytes]]:
     """The pattern with the sid for %s and a running number for %d."""
 
@@ -312,6 +349,7 @@ ESTABLISHED = [
         sends(b"MSG s %s 50\r\nshort\r\n", then_silence=True),
         BOTH,
         ("ConnectionLost", "ProtocolError"),
+        ping_interval=0.5,
     ),
     Case("size smaller than the message", sends(b"MSG s %s 2\r\nlonger\r\n"), BOTH, BROKEN),
     Case("size negative", sends(b"MSG s %s -1\r\n\r\n"), BOTH, BROKEN),
@@ -450,6 +488,19 @@ STATUSES = [
         "flow control flood, deaf",
         pulls_get(b"100 FlowControl Request", reply=b"fc.1 ", deaf=True),
         ("consume",),
+        hangs_up=True,
+    ),
+]
+
+FLOW_CONTROL = b"HMSG d %s fc.%d 36 36\r\nNATS/1.0 100 FlowControl Request\r\n\r\n\r\n"
+STATUSES += [
+    Case("flow control flood", pushes(numbered(FLOW_CONTROL)), ("push",), hangs_up=True),
+    Case("flow control flood, deaf", pushes(numbered(FLOW_CONTROL), deaf=True), ("push",), hangs_up=True),
+    Case("flood of strangers", pushes(numbered(b"MSG d %s r.%d 1\r\nx\r\n")), ("push",), hangs_up=True),
+    Case(
+        "flood of gaps",
+        pushes(numbered(b"MSG d %s $JS.ACK.S.C.1.%d7.%d5.1.1 1\r\nx\r\n")),
+        ("push",),
         hangs_up=True,
     ),
 ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, Any] = {
     "connect_timeout": 1.0,
-    "ping_interval": 0.5,
+    "ping_interval": 30.0,
     "reconnect_wait": 0.01,
     "reconnect_wait_max": 0.05,
     "request_timeout": 2.0,
@@ -153,8 +153,17 @@ async def task_fetch(url: str, diary: Diary) -> str:
     return "end"
 
 
+async def task_push(url: str, diary: Diary) -> str:
+    """The reader of a push consumer."""
+    return await _consume(url, diary)
+
+
 async def task_consume(url: str, diary: Diary) -> str:
     """One consume until ``end`` comes; when it gives up, another."""
+    return await _consume(url, diary, max_messages=100, expires=1)
+
+
+async def _consume(url: str, diary: Diary, **options: Any) -> str:
     async with jetspark.connect(url, listener=diary.listen, **OPTIONS) as nc:
         end = await nc.subscribe("end")
         consumer = await nc.jetstream().get_consumer("S", "C")
@@ -162,7 +171,7 @@ async def task_consume(url: str, diary: Diary) -> str:
         async def work() -> None:
             while True:
                 try:
-                    async with consumer.consume(max_messages=100, expires=1, on_error=diary.saw) as messages:
+                    async with consumer.consume(**options, on_error=diary.saw) as messages:
                         async for message in messages:
                             diary.events["messages"] += 1
                             _ = message.headers
@@ -264,6 +273,7 @@ TASKS = {
     "api": task_api,
     "fetch": task_fetch,
     "consume": task_consume,
+    "push": task_push,
 }
 
 
@@ -272,6 +282,7 @@ def main() -> None:
     logging.basicConfig(stream=open("/dev/null", "w"), level=logging.INFO)  # noqa: SIM115
     for line in sys.stdin:
         task = json.loads(line)
+        OPTIONS["ping_interval"] = task["ping_interval"]
         print(json.dumps(perform(task["task"], task["url"])), flush=True)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
 DEADLINE = 12.0
-"""Seconds within which a fault is noticed, and within which all is well again. Five PINGs take 3."""
+"""Seconds within which a fault is noticed, and within which all is well again. Five PINGs take 5."""
 SLOW_FOR = 0.5
 IN_FLIGHT = {"ConnectionLost", "NoServersAvailable", "RequestTimeout"}
 """Classes that calls of the traffic may end with."""

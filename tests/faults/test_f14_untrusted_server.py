@@ -13,6 +13,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import hostile_client
 from fake_server import FakeServer, Peer
 from fault_table import Outcome, Row, Scale, check
@@ -36,7 +38,7 @@ class Client:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def do(self, task: str, url: str) -> dict[str, Any]:
+    async def do(self, task: str, url: str, ping_interval: float) -> dict[str, Any]:
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, hostile_client.__file__),
@@ -47,7 +49,8 @@ class Client:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"task": task, "url": url}).encode() + b"\n")
+        order = {"task": task, "url": url, "ping_interval": ping_interval}
+        process.stdin.write(json.dumps(order).encode() + b"\n")
         try:
             async with asyncio.timeout(DEADLINE):
                 line = await process.stdout.readline()
@@ -92,11 +95,10 @@ async def run(scale: Scale) -> Outcome:
     async def attack(client: Client, case: Case, task: str, *scripts: Any) -> None:
         nonlocal done
         async with FakeServer(*scripts) as server:
-            seen = await client.do(task, server.url)
-            sent, server_errors = server.sent, server.errors
+            seen = await client.do(task, server.url, case.ping_interval)
         done += 1
-        judge(outcome, f"{case.name} ({task})", case, task, seen, sent)
-        for error in server_errors:
+        judge(outcome, f"{case.name} ({task})", case, task, seen, server.sent)
+        for error in server.errors:
             outcome.problems.append(f"{case.name} ({task}): the script failed: {error!r}")
         for name in worst:
             worst[name] = max(worst[name], (seen.get(name, 0.0), f"{case.name} ({task})"))
@@ -152,3 +154,26 @@ ROW = Row(14, "untrusted server", run)
 
 def test_f14() -> None:
     check(ROW)
+
+
+WELL = {"result": "end", "errors": {}, "events": {"Closed": 1}, "texts": [], "loop_errors": []}
+WELL |= {"mb": 1.0, "busy": 0.1, "cpu": 0.1}
+
+
+@pytest.mark.parametrize(
+    "ill",
+    [
+        {"result": "hangs: no end within 60 s"},
+        {"loop_errors": ["Fatal error"]},
+        {"events": {"Disconnected": 1}},
+        {"mb": 200.0},
+        {"busy": 5.0},
+        {"cpu": 30.0},
+    ],
+)
+def test_the_row_finds_an_ill_client(ill: dict[str, Any]) -> None:
+    case = next(case for case in ESTABLISHED if case.name == "PING flood")
+    for seen, expected in ((WELL, 0), (WELL | ill, 1)):
+        outcome = Outcome()
+        judge(outcome, "PING flood", case, "subscribe", seen, 1 << 20)
+        assert len(outcome.problems) == expected
