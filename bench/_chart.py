@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLOURS = {"core": "#4c78a8", "publish": "#f58518", "consume": "#54a24b", "spark": "#b279a2"}
+LABEL = {
+    "facecolor": "white",
+    "edgecolor": "none",
+    "pad": 0.5,
+    "alpha": 0.8,
+}  # readable on top of a bar's mark
 QUICKER_IS_LESS = ("us", "ms")
 
 
@@ -78,7 +84,7 @@ def _bars(axes: Any, ratios: list[Ratio], label: str, form: str) -> None:
         places, [ratio for _, ratio, _, _ in ratios], color=[COLOURS[bench] for _, _, bench, _ in ratios]
     )
     for place, (_, ratio, _, level) in zip(places, ratios, strict=True):
-        axes.text(ratio, place, " " + form.format(ratio), va="center", fontsize=8)
+        axes.text(ratio, place, " " + form.format(ratio), va="center", fontsize=8, zorder=3, bbox=LABEL)
         if level is not None:
             axes.plot([level, level], [place - 0.45, place + 0.45], color="black", linewidth=2)
     axes.set_yticks(places, [case for case, *_ in ratios], fontsize=8)

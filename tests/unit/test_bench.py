@@ -1,0 +1,182 @@
+"""The benches without their runs: arguments, bars, which contenders are chosen, tables and charts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a script of bench/ by name, as if it were run there, and forgets it afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCH))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def row(case: str, ours: float | None, raw: float | None, **peers: float) -> dict[str, Any]:
+    found = {name.replace("_", "-"): value for name, value in peers.items()}
+    return {"bench": "consume", "case": case, "unit": "msgs/s", "ours": ours, "raw": raw, "peers": found}
+
+
+@pytest.mark.parametrize(
+    ("case", "ours", "raw", "peers", "verdict"),
+    [
+        ("arrow", 90.0, 100.0, {}, ">=0.9 raw met"),
+        ("arrow", 89.9, 100.0, {}, ">=0.9 raw MISSED"),
+        ("arrow_pure", 70.0, 100.0, {}, ">=0.7 raw met"),
+        ("consume_iter", 60.0, 100.0, {"nats_py": 7.0}, ">=0.6 raw met, >=10 nats-py MISSED"),
+        ("consume_iter", 60.0, 100.0, {}, ">=0.6 raw met, >=10 nats-py no figure"),
+        ("latency_p99_us", 200.0, 100.0, {"nats_py": 200.0}, "<=nats-py met"),
+        ("latency_p99_us", 201.0, 100.0, {"nats_py": 200.0}, "<=nats-py MISSED"),
+        ("tiny_batch_ms", 160.0, 100.0, {}, "<=raw+60 met"),
+        ("tiny_batch_ms", 161.0, 100.0, {}, "<=raw+60 MISSED"),
+        ("arrow", None, 100.0, {}, ">=0.9 raw no figure"),
+        ("atomic_batch", 1.0, 100.0, {}, ""),
+    ],
+)
+def test_bars(
+    load: Callable[[str], ModuleType],
+    case: str,
+    ours: float | None,
+    raw: float | None,
+    peers: dict[str, float],
+    verdict: str,
+) -> None:
+    bars = load("_bars")
+    assert bars.verdict(bars.judge(row(case, ours, raw, **peers))) == verdict
+
+
+def test_every_bar_is_about_a_case_that_is_measured(load: Callable[[str], ModuleType]) -> None:
+    cases = {one.case for name in ("core", "publish", "consume") for one in load(name).BENCH.rows}
+    spark = (BENCH / "spark.py").read_text()
+    for bar in load("_bars").BARS:
+        assert bar.case in cases or f'"{bar.case}"' in spark, bar
+
+
+@pytest.mark.parametrize("name", ["core", "publish", "consume"])
+def test_rows_name_measures_that_exist(load: Callable[[str], ModuleType], name: str) -> None:
+    bench = load(name).BENCH
+    keys = [measure.key for measure in bench.measures]
+    assert len(keys) == len(set(keys))
+    for one in bench.rows:
+        assert {one.ours, one.raw, *one.peers.values()} - {None} <= set(keys), one
+
+
+def test_only_keeps_the_raw_limit_of_what_it_chooses(load: Callable[[str], ModuleType]) -> None:
+    bench = load("consume").BENCH
+    chosen = load("_harness").chosen
+    assert [m.key for m in chosen(bench, ["arrow_4k"])] == ["ours:arrow_4k", "raw:pull_4k"]
+    assert [m.key for m in chosen(bench, ["ours:blocking"])] == ["raw:pull", "ours:blocking_iter"]
+    assert chosen(bench, ["no such thing"]) == []
+    assert chosen(bench, []) == bench.measures
+
+
+def test_both_cores_run_in_one_bench(load: Callable[[str], ModuleType]) -> None:
+    pure = [m for m in load("consume").BENCH.measures if m.env.get("JETSPARK_WIRE") == "python"]
+    assert [m.key for m in pure] == ["ours:consume_iter_pure", "ours:arrow_pure"]
+
+
+def test_table_has_ratios_spread_and_bars(load: Callable[[str], ModuleType]) -> None:
+    one = {**row("arrow", 95.0, 100.0, nats_py=10.0), "rounds": {"ours": [90.0, 95.0, 109.0], "raw": [100.0]}}
+    head, line = load("_harness").table([one]).splitlines()
+    assert head.split() == [
+        *(
+            "case",
+            "unit",
+            "ours",
+            "+-",
+            "raw",
+            "+-",
+            "nats-py",
+            "natsrpy",
+            "/raw",
+            "/nats-py",
+            "/natsrpy",
+            "bar",
+        )
+    ]
+    assert line.split() == [
+        "arrow",
+        "msgs/s",
+        "95",
+        "10%",
+        "100",
+        "10",
+        "-",
+        "0.95",
+        "9.50",
+        "-",
+        *[">=0.9", "raw", "met"],
+    ]
+    assert load("_bars").summary([one, row("arrow_pure", 1.0, 100.0)]) == (
+        "bars: 1 of 2 met; missed: arrow_pure >=0.7 raw"
+    )
+
+
+def test_chart_is_drawn(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    rows = [row("arrow", 95.0, 100.0), {**row("latency_p99_us", 50.0, 40.0, nats_py=100.0), "unit": "us"}]
+    chart = load("_chart")
+    assert chart.raw_ratios(rows) == [("arrow", 0.95, "consume", 0.9)]
+    assert chart.peer_ratios(rows) == [("latency_p99_us", 2.0, "consume", 1)]
+    target = tmp_path / "bench.png"
+    assert chart.draw(rows, "a machine", target)
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_rounds_share_what_is_left_of_the_time(load: Callable[[str], ModuleType]) -> None:
+    run = load("run")
+    names = ["core", "publish", "consume"]
+    assert sum(run.budget(name, names, 324.0) + run.SET_UP for name in names) == pytest.approx(324.0)
+    assert run.budget("core", names, -100.0) == 20.0
+    assert run.parse(["consume", "--only", "arrow", "--quick"]).benches == ["consume"]
+
+
+@pytest.mark.parametrize("name", ["run", "growth", "experiments"])
+def test_unknown_names_are_refused(
+    load: Callable[[str], ModuleType], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        load(name).parse(["nonsense"])
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_growth_says_where_it_stops_being_flat(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    growth = load("growth")
+    points = [
+        growth.Point("payload", at, "iter", 100, cost, cost * 2, 1e6 / cost, 0)
+        for at, cost in ((16, 1.0), (128, 1.1), (4096, 1.6), (65_536, 20.0))
+    ]
+    assert growth.bends(points) == ["payload, iter: from 4,096 on (1.00 us before, 1.60 us there)"]
+    assert len(growth.table(points).splitlines()) == 5
+    assert growth.draw(points, "a machine", tmp_path / "growth.png")
+
+
+def test_variants_all_run(load: Callable[[str], ModuleType]) -> None:
+    groups = load("_variants").GROUPS
+    ran = [function(1000) for group in groups.values() for _, function, _ in group.values()]
+    assert ran == [None] * 29
+
+
+def test_a_worker_says_why_it_failed() -> None:
+    params = json.dumps({"host": "127.0.0.1", "port": 1, "run_id": "x", "n": 1, "warm": 1})
+    command = [sys.executable, str(BENCH / "consume.py"), "--worker", "raw:pull", "--params", params]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("ERROR ")
+    assert "ConnectionRefusedError" in done.stdout
