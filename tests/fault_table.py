@@ -194,9 +194,10 @@ def _line(row: Row, outcome: Outcome, took: float) -> str:
 
 def _markdown(results: list[tuple[Row, Outcome, float]], seed: int, minutes: float) -> str:
     """The table as the documentation has it."""
+    today, cores = datetime.date.today(), os.cpu_count()
     lines = [
         "",
-        f"Last full run: {datetime.date.today()}, seed {seed}, {minutes:.0f} minutes, {os.cpu_count()} cores.",
+        f"Last full run: {today}, seed {seed}, {minutes:.0f} minutes on {cores} cores.",
         "",
         "| row | what | | seen | s |",
         "|---|---|---|---|---|",
