@@ -12,7 +12,6 @@ def read_run(
     max_message: int,
     /,
 ) -> int: ...
-
 def frame(prefix: bytes, inbox: bytes, serial: int, data: bytes, /) -> bytes: ...
 
 class Rows:
