@@ -2,8 +2,8 @@
 
 SPEC is JSON: what (iter, batches, arrow, publisher), url, stream or subject, n, warm, size, and how: loop
 (asyncio, uvloop), gc (default, freeze, high, off), ballast (objects that an application holds), consumers,
-streams, sample (count where the time goes). It prints one line of JSON. Processor time depends little on what
-else the machine does; of several runs the least is the truest.
+streams, publishers, max_bytes, sample (count where the time goes). It prints one line of JSON. Processor time
+depends little on what else the machine does; of several runs the least is the truest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SAMPLE_EVERY = 0.002  # seconds of processor time; the kernel may round it up
 BUFFER = 20_000
-LARGE = 64 << 20
+LARGE = 16 << 20  # bytes in flight; see the experiment "inflight"
 
 
 def payload(size: int) -> bytes:
@@ -46,8 +46,7 @@ async def _consumers(nc: Any, spec: dict[str, Any], label: str) -> list[Any]:
     return made
 
 
-async def _iterate(consumer: Any, count: int, size: int) -> None:
-    limit = {"max_bytes": LARGE} if size > 4096 else {"max_messages": BUFFER}
+async def _iterate(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
     volume = 0
     # Not 'break' at the end: many consumers would each have the server fill a buffer that nobody reads.
     async with consumer.consume(stop_after=count, **limit) as messages:
@@ -56,8 +55,7 @@ async def _iterate(consumer: Any, count: int, size: int) -> None:
     _expect(volume, count * size)
 
 
-async def _batches(consumer: Any, count: int, size: int) -> None:
-    limit = {"max_bytes": LARGE} if size > 4096 else {"max_messages": BUFFER}
+async def _batches(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
     got = volume = 0
     async with consumer.consume(batches=True, stop_after=count, **limit) as batches:
         async for batch in batches:
@@ -67,12 +65,11 @@ async def _batches(consumer: Any, count: int, size: int) -> None:
     _expect(volume, count * size)
 
 
-async def _arrow(consumer: Any, count: int, size: int) -> None:
+async def _arrow(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
     import pyarrow.compute as pc
 
     from jetspark.arrow import consume_arrow
 
-    limit = {"max_bytes": LARGE} if size > 1024 else {}
     volume = 0
     async with consume_arrow(consumer, stop_after=count, **limit) as batches:
         async for batch in batches:
@@ -92,10 +89,13 @@ def _expect(volume: int, wanted: int) -> None:
 async def consume(nc: Any, spec: dict[str, Any], count: int, label: str) -> Callable[[], Awaitable[None]]:
     run = {"iter": _iterate, "batches": _batches, "arrow": _arrow}[spec["what"]]
     consumers = await _consumers(nc, spec, label)
+    limit = {"max_messages": BUFFER}
+    if spec["size"] > 1024 or "max_bytes" in spec:
+        limit = {"max_bytes": spec.get("max_bytes", LARGE)}
 
     async def work() -> None:
         each = count // len(consumers)
-        await asyncio.gather(*[run(one, each, spec["size"]) for one in consumers])
+        await asyncio.gather(*[run(one, each, spec["size"], limit) for one in consumers])
 
     return work
 

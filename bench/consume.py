@@ -31,7 +31,7 @@ from _raw import CHUNK, RawConn, drain_pull, drain_pull_explicit, publish_pipeli
 STREAM = "BENCH"
 SUBJECT = "bench.stored"
 LARGE = {4_096: ("BENCH-4K", "bench.stored-4k"), 65_536: ("BENCH-64K", "bench.stored-64k")}
-LARGE_BUFFER = 64 << 20  # our consume_arrow(max_bytes=...) of large messages
+LARGE_BUFFER = 32 << 20  # our consume_arrow(max_bytes=...) of large messages; experiment "inflight"
 PURE = {"JETSPARK_WIRE": "python"}  # without the compiled core
 LATENCY = "LATENCY"
 LATENCY_SUBJECT = "bench.latency"

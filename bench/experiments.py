@@ -168,6 +168,27 @@ def collector(live: Live, quick: bool) -> list[Line]:
     return table_of(live, variants, ("iter", "publisher"), 2 if quick else 5)
 
 
+def in_flight(live: Live, quick: bool) -> list[Line]:
+    """How much the server may send ahead: memory that is touched, filled and given back costs page faults."""
+    limits = [megabytes << 20 for megabytes in (2, 8, 16, 32, 64)]
+    sizes = {4_096: 20_000, 65_536: 2_000} if quick else {4_096: 60_000, 65_536: 6_000}
+    variants: dict[str, dict[str, Any]] = {f"{limit >> 20} MiB": {"max_bytes": limit} for limit in limits}
+    found: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    for size, count in sizes.items():
+        name = f"READ-{size}"
+        with RawConn(live.host, live.port) as conn:
+            conn.create_stream(name, f"bench.{name}")
+            publish_pipelined(conn, f"bench.{name}", count, size, 200, step=50)
+        for what in ("iter", "arrow"):
+            fixed = {"what": what, "size": size, "n": count, "warm": count // 4, "streams": [name]}
+            found[what, size] = live.best(variants, 2 if quick else 5, fixed)
+    lines: list[Line] = [("max_bytes", *(f"{what}, {size:,} B: us" for what, size in found))]
+    for label in variants:
+        lines.append((label, *(f"{one[label]['us']:.1f}" for one in found.values())))
+        note(" | ".join(lines[-1]))
+    return lines
+
+
 def loops(live: Live, quick: bool) -> list[Line]:
     variants = {"asyncio": {"loop": "asyncio"}, "uvloop": {"loop": "uvloop"}}
     return table_of(live, variants, ("iter", "arrow", "publisher"), 2 if quick else 7)
@@ -331,6 +352,7 @@ TITLES = {
     "batch": "Columns to record batches, all columns",
     "core": "The compiled core",
     "gc": "Garbage collector",
+    "inflight": "Bytes in flight of a consumer of large messages",
     "loop": "Event loop",
     "python": "Interpreters",
     "profile": "Where a client's processor time goes",
@@ -396,6 +418,7 @@ def main() -> int:
             live = Live(host, port, 200_000 if quick else 600_000)
             attempt("core", lambda: cores(live, quick))
             attempt("gc", lambda: collector(live, quick))
+            attempt("inflight", lambda: in_flight(live, quick))
             attempt("loop", lambda: loops(live, quick))
             attempt("python", lambda: pythons(live, quick, arguments.python))
             attempt("profile", lambda: profile(live, quick))

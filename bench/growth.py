@@ -285,6 +285,10 @@ def draw(points: list[Point], heading: str, path: Path) -> bool:
         axes.set_ylabel("processor time a message, us")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter("")
+        # The same scale wherever it suffices: then what is flat looks flat.
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(0.1, low), max(20.0, high))
         axes.grid(visible=True, which="major", color="#dddddd")
     if axis_lines := grid.flat[-1].get_legend_handles_labels()[0]:
         figure.legend(handles=axis_lines, loc="outside lower center", ncols=6, frameon=False)
