@@ -27,6 +27,8 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> bool:
         return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
 
     raw, peer = raw_ratios(rows), peer_ratios(rows)
     tall = max(len(raw), len(peer), 4)
@@ -41,9 +43,9 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> bool:
         ratios = [ratio for _, ratio, _, _ in peer]
         right.set_xlim(min(0.8, min(ratios) * 0.8), max(ratios) * 1.6)
         right.xaxis.set_major_formatter("{x:g}")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    handles: list[Any] = [Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
     labels = list(COLOURS)
-    handles.append(pyplot.Line2D([], [], color="black", marker="|", linestyle="", markersize=12))
+    handles.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=12))
     figure.legend(handles, [*labels, "bar"], loc="outside lower center", ncols=len(labels) + 1, frameon=False)
     figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=110)

@@ -46,7 +46,7 @@ async def _consumers(nc: Any, spec: dict[str, Any], label: str) -> list[Any]:
     return made
 
 
-async def _iterate(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
+async def _iterate(consumer: Any, count: int, size: int, limit: dict[str, Any]) -> None:
     volume = 0
     # Not 'break' at the end: many consumers would each have the server fill a buffer that nobody reads.
     async with consumer.consume(stop_after=count, **limit) as messages:
@@ -55,7 +55,7 @@ async def _iterate(consumer: Any, count: int, size: int, limit: dict[str, int]) 
     _expect(volume, count * size)
 
 
-async def _batches(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
+async def _batches(consumer: Any, count: int, size: int, limit: dict[str, Any]) -> None:
     got = volume = 0
     async with consumer.consume(batches=True, stop_after=count, **limit) as batches:
         async for batch in batches:
@@ -65,7 +65,7 @@ async def _batches(consumer: Any, count: int, size: int, limit: dict[str, int]) 
     _expect(volume, count * size)
 
 
-async def _arrow(consumer: Any, count: int, size: int, limit: dict[str, int]) -> None:
+async def _arrow(consumer: Any, count: int, size: int, limit: dict[str, Any]) -> None:
     import pyarrow.compute as pc
 
     from jetspark.arrow import consume_arrow
@@ -89,7 +89,7 @@ def _expect(volume: int, wanted: int) -> None:
 async def consume(nc: Any, spec: dict[str, Any], count: int, label: str) -> Callable[[], Awaitable[None]]:
     run = {"iter": _iterate, "batches": _batches, "arrow": _arrow}[spec["what"]]
     consumers = await _consumers(nc, spec, label)
-    limit = {"max_messages": BUFFER}
+    limit: dict[str, Any] = {"max_messages": BUFFER}
     if spec["size"] > 1024 or "max_bytes" in spec:
         limit = {"max_bytes": spec.get("max_bytes", LARGE)}
 

@@ -344,8 +344,8 @@ def main() -> int:
     print(table(points))
     print("\nnot flat any more (the client's cost of a message is more than half above the least before):")
     print("\n".join(f"  {line}" for line in bends(points)) or "  nowhere")
-    for axis, error in failed.items():
-        print(f"{axis}: {error}")
+    for axis, why in failed.items():
+        print(f"{axis}: {why}")
     whole = not arguments.axes
     if arguments.json or whole:
         target = arguments.json or HERE / "growth.json"
