@@ -36,7 +36,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": platform.python_version(),
         "server": server,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
