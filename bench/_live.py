@@ -89,9 +89,9 @@ def _expect(volume: int, wanted: int) -> None:
 async def consume(nc: Any, spec: dict[str, Any], count: int, label: str) -> Callable[[], Awaitable[None]]:
     run = {"iter": _iterate, "batches": _batches, "arrow": _arrow}[spec["what"]]
     consumers = await _consumers(nc, spec, label)
-    limit: dict[str, Any] = {"max_messages": BUFFER}
-    if spec["size"] > 1024 or "max_bytes" in spec:
-        limit = {"max_bytes": spec.get("max_bytes", LARGE)}
+    limit: dict[str, Any] = {"max_messages": max(10, min(BUFFER, LARGE // spec["size"]))}
+    if "max_bytes" in spec:
+        limit = {"max_bytes": spec["max_bytes"]}
 
     async def work() -> None:
         each = count // len(consumers)
