@@ -169,11 +169,14 @@ def collector(live: Live, quick: bool) -> list[Line]:
 
 
 def in_flight(live: Live, quick: bool) -> list[Line]:
-    """How much the server may send ahead: memory that is touched, filled and given back costs page faults."""
-    limits = [megabytes << 20 for megabytes in (2, 8, 16, 32, 64)]
+    """How much the server may send ahead, and whether the limit is in messages or in bytes."""
     sizes = {4_096: 20_000, 65_536: 2_000} if quick else {4_096: 60_000, 65_536: 6_000}
-    variants: dict[str, dict[str, Any]] = {f"{limit >> 20} MiB": {"max_bytes": limit} for limit in limits}
+    variants: dict[str, dict[str, Any]] = {"max_messages": {}}
+    variants |= {f"max_bytes, {mib} MiB": {"max_bytes": mib << 20} for mib in (2, 8, 16, 32, 64)}
+    repeats = 2 if quick else 5
     found: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    for what in ("iter", "batches"):
+        found[what, SIZE] = live.best(variants, repeats, {"what": what, "n": live.count // 2})
     for size, count in sizes.items():
         name = f"READ-{size}"
         with RawConn(live.host, live.port) as conn:
@@ -181,10 +184,11 @@ def in_flight(live: Live, quick: bool) -> list[Line]:
             publish_pipelined(conn, f"bench.{name}", count, size, 200, step=50)
         for what in ("iter", "arrow"):
             fixed = {"what": what, "size": size, "n": count, "warm": count // 4, "streams": [name]}
-            found[what, size] = live.best(variants, 2 if quick else 5, fixed)
-    lines: list[Line] = [("max_bytes", *(f"{what}, {size:,} B: us" for what, size in found))]
+            found[what, size] = live.best(variants, repeats, fixed)
+    lines: list[Line] = [("limit", *(f"{what}, {size:,} B: us (system)" for what, size in found))]
     for label in variants:
-        lines.append((label, *(f"{one[label]['us']:.1f}" for one in found.values())))
+        cells = [f"{one[label]['us']:.2f} ({one[label]['system_us']:.2f})" for one in found.values()]
+        lines.append((label, *cells))
         note(" | ".join(lines[-1]))
     return lines
 
