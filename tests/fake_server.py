@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ class Peer:
     def deafen(self, deaf: bool = True) -> None:
         """Leave what the client sends unread from now on, or read it again."""
         if deaf:
+            # Or megabytes would fit into the system's buffer, and the client would not notice.
+            own = self._writer.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
             self._listens.clear()
         else:
             self._listens.set()
@@ -143,8 +147,12 @@ class FakeServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._peers: list[Peer] = []
         self.accepted = 0
-        self.sent = 0
         self.errors: list[BaseException] = []
+
+    @property
+    def sent(self) -> int:
+        """Bytes to all clients so far."""
+        return sum(peer.sent for peer in self._peers)
 
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -181,7 +189,6 @@ class FakeServer:
         finally:
             playing.cancel()
             await asyncio.wait([playing])
-            self.sent += peer.sent
             await peer.leave()
             error = None if playing.cancelled() else playing.exception()
             # That the client hangs up is what it should do on much of this.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 import tracemalloc
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import jetspark
 from fake_server import FakeServer, Peer
 from helpers import eventually
-from jetspark.connection import core
+from jetspark.connection import listening
+from jetspark.connection.core import MAX_ERRORS_A_READ
 from jetspark.errors import ConnectionLost, ProtocolError
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
 from jetspark.jetstream.advisories import decode_advisory
@@ -109,29 +111,38 @@ async def test_a_server_that_sends_and_answers_no_ping_is_dead() -> None:
 
 
 async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
-    flooded = asyncio.Event()
+    size, done = 2 << 20, asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.welcome()
         await peer.sid("s")
         peer.deafen()
-        await peer.flood(b"PING\r\n", 6 << 20)
-        flooded.set()
+        await peer.flood(b"PING\r\n", size)
+        await done.wait()
 
     async with FakeServer(script) as server:
-        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=60)
+        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=60, write_buffer_size=65_536)
+        link = nc._link
+        assert link is not None
+        assert link._transport is not None
+        # Small buffers on the way, or all the answers would fit into them.
+        mine = link._transport.get_extra_info("socket")
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         await nc.subscribe("s")
         most = 0
-        while not flooded.is_set():
-            most = max(most, nc._out_size)
-            await asyncio.sleep(0.001)
-        # A chunk of the socket holds 256 KiB of PINGs, and the answers to one may wait.
-        assert most < 1 << 20
+        # What a flood has is a whole number of PINGs.
+        while nc.stats.in_bytes < size - len(b"PING\r\n"):
+            await asyncio.sleep(0)
+            most = max(most, nc._out_size + link._transport.get_write_buffer_size())
+        assert not link.writable
+        # A read of the socket has 256 KiB of PINGs, and the answers to one or two may wait.
+        assert most < size / 2
+        done.set()
         await eventually(lambda: nc.is_closed, 20)
 
 
 async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "MAX_WAITING_EVENTS", 20)
+    monkeypatch.setattr(listening, "MAX_WAITING_EVENTS", 20)
     go, seen = asyncio.Event(), []
 
     async def listener(event: jetspark.events.Event) -> None:
@@ -141,7 +152,8 @@ async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.Mon
     async def script(peer: Peer) -> None:
         await peer.welcome()
         await peer.sid("s")
-        await peer.send(b"-ERR 'Slow Down'\r\n" * 500)
+        for number in range(500):
+            await peer.send(b"-ERR 'Permissions Violation for Publish to \"%d\"'\r\n" % number)
         await peer.stay()
 
     async with FakeServer(script) as server:
@@ -149,11 +161,56 @@ async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.Mon
         await nc.subscribe("s")
         await eventually(lambda: nc.last_error is not None)
         await nc.flush()
-        assert len(nc._listener_tasks) == 20
+        assert len(nc._listening.tasks) == 20
         go.set()
         await nc.close()
-    assert seen.count("ServerError") == 19
+    assert seen.count("PermissionViolation") == 19
     assert seen[-1] == "Closed"
+
+
+@pytest.mark.parametrize("text", [b"Slow Down", b"no. %d"])
+async def test_a_flood_of_errors_makes_few_events_and_all_are_counted(text: bytes) -> None:
+    sent, seen = 20_000, []
+    lines = b"".join(b"-ERR '%b'\r\n" % text.replace(b"%d", b"%d" % number) for number in range(sent))
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.sid("s")
+        await peer.send(lines)
+        await peer.stay()
+
+    async with FakeServer(script) as server, jetspark.connect(server.url, listener=seen.append) as nc:
+        await nc.subscribe("s")
+        await eventually(lambda: nc.stats.server_errors == sent)
+        assert nc.is_connected
+        assert "server error: " in str(nc.last_error)
+    errors = [event for event in seen if isinstance(event, jetspark.events.ServerError)]
+    assert errors[0].message == text.replace(b"%d", b"0").decode()
+    # How much a read has is the system's choice; a tenth leaves room for small ones.
+    assert MAX_ERRORS_A_READ <= len(errors) < sent / 10
+
+
+def infos(count: int) -> bytes:
+    return b"".join(
+        b'INFO {"ldm":%b,"connect_urls":["127.0.0.2:%d"]}\r\n' % ((b"false", b"true")[number % 2], number)
+        for number in range(1, count + 1)
+    )
+
+
+async def test_of_a_flood_of_infos_the_newest_of_a_read_counts() -> None:
+    sent, seen = 20_000, []
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.sid("s")
+        await peer.send(infos(sent))
+        await peer.stay()
+
+    async with FakeServer(script) as server, jetspark.connect(server.url, listener=seen.append) as nc:
+        await nc.subscribe("s")
+        await eventually(lambda: nc.discovered_servers == [f"nats://127.0.0.2:{sent}"])
+        assert nc.server_info.ldm is False
+    assert len(seen) < sent / 10
 
 
 async def test_a_status_with_bad_header_lines_costs_no_connection() -> None:

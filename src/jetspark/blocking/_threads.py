@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from jetspark._log import fields, get_logger
-from jetspark.connection.core import MAX_WAITING_EVENTS
 from jetspark.connection.events import Closed
+from jetspark.connection.listening import MAX_WAITING_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -334,7 +334,7 @@ class Connection(ConnectionCore):
             self._finish(None)
             self._close_waiter.set_result(None)
         # Listeners may finish what they do about it; callbacks had their chance in drain.
-        listening = self._listener_tasks - {asyncio.current_task()}
+        listening = self._listening.tasks - {asyncio.current_task()}
         if listening:
             await asyncio.wait(listening, timeout=self.options.connect_timeout)
         await self._end_tasks([*self._callback_tasks, *listening])

@@ -21,15 +21,13 @@ leaves ``MAX_UNANSWERED`` PINGs without a PONG is dead too: the way to it is bro
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
+from jetspark.connection.listening import Listening
 from jetspark.connection.message import Msg
 from jetspark.connection.pool import PooledServer, ServerPool
 from jetspark.connection.server_errors import parse_violation
@@ -72,8 +70,6 @@ if TYPE_CHECKING:
     from jetspark.connection.requests import RequestInbox
     from jetspark.connection.subscription import Sink
 
-logger = get_logger("connection")
-
 HeadersLike = Headers | Mapping[str, str | Sequence[str]]
 
 FLUSH_AT = 65_536
@@ -81,8 +77,9 @@ _CRLF = b"\r\n"
 _PREFIX_CACHE = 4096
 # More than two: the PONGs of a busy server wait behind megabytes of messages.
 MAX_UNANSWERED = 5
-# Events that a listener may be behind; further ones are logged only.
-MAX_WAITING_EVENTS = 10_000
+# Errors that one read of the socket may make events of. Honest servers send one and hang up; a hostile one
+# fits tens of thousands into a read, and each event costs a line of the log and a call of the listener.
+MAX_ERRORS_A_READ = 20
 
 
 class _Control(bytes):
@@ -121,7 +118,7 @@ class ConnectionCore:
         self._ping_mark = -1
         self._pong_waits = False
         self._reconnecting: asyncio.Task[None] | None = None
-        self._listener_tasks: set[asyncio.Task[None]] = set()
+        self._listening = Listening(options)
         self._callback_tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._closed = False
@@ -461,6 +458,8 @@ class ConnectionCore:
 
     def _on_events(self, events: Iterable[Event]) -> None:
         sinks = self._sinks
+        newest: ServerInfo | None = None
+        errors = 0
         for event in events:
             if type(event) is Messages:
                 self._stats.in_msgs += len(event.items)
@@ -477,9 +476,13 @@ class ConnectionCore:
             elif type(event) is Pong:
                 self._on_pong()
             elif type(event) is Info:
-                self._take_info(event.info)
+                newest = event.info
             elif type(event) is Err:
-                self._on_err(event.message)
+                errors += 1
+                self._on_err(event.message, quiet=errors > MAX_ERRORS_A_READ)
+        if newest is not None:
+            # Each INFO replaces the ones before it, so only the last of a read is news.
+            self._take_info(newest)
 
     def _answer_ping(self) -> None:
         # While the server is behind, one PONG waits for all: one that asks and never reads must not make us
@@ -534,7 +537,9 @@ class ConnectionCore:
         if first_lame:
             self._emit(ev.LameDuck(link.url.hostport))
 
-    def _on_err(self, message: str) -> None:
+    def _on_err(self, message: str, *, quiet: bool = False) -> None:
+        """``quiet``: no event, unless it tells which subject was refused."""
+        self._stats.server_errors += 1
         violation = parse_violation(message)
         if violation is not None:
             operation, subject, queue = violation
@@ -555,37 +560,15 @@ class ConnectionCore:
                 if sink is self._inbox:
                     # The next request asks the server again instead of waiting on a dead inbox.
                     self._inbox = None
-        elif is_auth_error(message):
+        elif not quiet and is_auth_error(message):
             self._last_error = AuthorizationError(f"the server ended the session: {message}")
             self._emit(ev.AuthExpired(message))
-        else:
+        elif not quiet:
             self._last_error = ConnectionLost(f"server error: {message}")
             self._emit(ev.ServerError(message))
 
     def _emit(self, event: ev.Event) -> None:
-        level = logging.INFO if ev.is_informational(event) else logging.WARNING
-        logger.log(level, "%s", event, extra=fields(connection=self.options.name, **ev.as_dict(event)))
-        listener = self.options.listener
-        if listener is None:
-            return
-        if len(self._listener_tasks) >= MAX_WAITING_EVENTS and not isinstance(event, ev.Closed):
-            # A slow listener and a server that makes events must not fill the memory; the log has them all.
-            return
-        try:
-            result = listener(event)
-        except Exception:
-            logger.exception("the listener raised on %s", type(event).__name__)
-            return
-        if result is not None and inspect.isawaitable(result):
-            task = asyncio.ensure_future(self._await_listener(result))
-            self._listener_tasks.add(task)
-            task.add_done_callback(self._listener_tasks.discard)
-
-    async def _await_listener(self, result: Any) -> None:
-        try:
-            await result
-        except Exception:
-            logger.exception("the listener raised")
+        self._listening.tell(event)
 
     async def _wait_connected(self, seconds: float) -> None:
         task = self._reconnecting

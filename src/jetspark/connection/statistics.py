@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class Statistics:
-    """Messages and bytes in both directions, and how often the connection was renewed."""
+    """Messages and bytes in both directions, and how often the connection was renewed.
+
+    ``server_errors`` counts every ``-ERR``, also those beyond what becomes events in a flood of them.
+    """
 
     in_msgs: int = 0
     out_msgs: int = 0
     in_bytes: int = 0
     out_bytes: int = 0
     reconnects: int = 0
+    server_errors: int = 0
 
     def copy(self) -> Statistics:
         """A snapshot."""
