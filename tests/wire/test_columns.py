@@ -191,6 +191,37 @@ def test_one_event_a_run():
     assert event.payloads == [b"x" * 100] * 1000
 
 
+FRAME = b"MSG a 1 r 5\r\nhello\r\n"  # 20 bytes
+INTERRUPTIONS = {
+    "nothing": b"",
+    "another size": msg("a", "1", "r", b"longer"),
+    "another spelling of the size": b"MSG a 1 r 0023\r\n" + b"x" * 23 + b"\r\n",
+    "headers": msg("a", "1", "r", b"x" * 5, HEADER),
+    "status": msg("a", "1", "", b"", STATUS),
+    "no reply": msg("a", "1", "", b"x" * 23),
+    "empty subject": msg("", "1", "r", b"x" * 23),
+    "a sid that begins alike": msg("a", "11", "r", b"x" * 23),
+    "other columns": msg("a", "77", "r", b"x" * 23),
+    "ping": b"PING\r\n",
+    "long subject": msg("a" * 40_000, "1", "r", b"x" * 23),
+    "carriage return in a word": b"MSG a\rb 1 r 23\r\n" + b"x" * 23 + b"\r\n",
+    "unknown": b"BAD\r\n",
+    "payload too short": b"MSG a 1 r 23\r\nshort\r\n",
+    "line too long": msg("a" * 33_000, "1", "r" * 33_000, b"x" * 23),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 31, 32, 33, 40, 90])
+@pytest.mark.parametrize("between", INTERRUPTIONS.values(), ids=INTERRUPTIONS.keys())
+def test_many_of_one_size(between, place):
+    # Long enough to be read many at a time; the payload looks like a message itself.
+    rows = [msg(f"s.{row}", "1", f"r.{row}", FRAME + b"end") for row in range(90)]
+    wire = b"".join(rows[:place]) + between + b"".join(rows[place:])
+    cut = len(wire) // 3
+    outcome = same_as_objects(wire, [wire[:cut], wire[cut:]], [wire[: cut * 2], wire[cut * 2 :]])
+    assert len(outcome.events) >= place
+
+
 def test_a_large_payload_across_chunks():
     data = bytes(range(256)) * 8192
     wire = msg("a", "1", "r0", b"small") + msg("a", "1", "r1", data, HEADER) + msg("a", "1", "r2", b"small")

@@ -36,7 +36,7 @@ MAX_TAKE = 128 * 1_048_576
 # Measured: fewer rows pay the fixed cost of a batch more often, more keep the socket waiting for longer.
 GATHER_ROWS = 6_000
 # The same for large messages: fresh memory has to be mapped first, which costs more than copying into it.
-GATHER_BYTES = 4 * 1_048_576
+GATHER_BYTES = 1_048_576
 
 
 class ColumnarSink(PullSink):
