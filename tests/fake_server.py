@@ -122,10 +122,10 @@ class Peer:
 
     def deafen(self, deaf: bool = True) -> None:
         """Leave what the client sends unread from now on, or read it again."""
+        # Megabytes would fit into the system's buffer, and the client would not notice.
+        own = self._writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192 if deaf else 1 << 20)
         if deaf:
-            # Or megabytes would fit into the system's buffer, and the client would not notice.
-            own = self._writer.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
             self._listens.clear()
         else:
             self._listens.set()
