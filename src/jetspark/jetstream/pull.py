@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 logger = get_logger("jetstream")
 
 _STRIDES = 16
+_UNLIMITED = 1 << 62
 _PIN_NAME = PIN_ID.lower().encode()
 
 
@@ -101,8 +102,12 @@ class PullSink(FlowSink):
         exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
         self._exact = exact
         self._sizes: deque[int] = deque()
-        limit = options.max_messages or getattr(options, "buffer_messages", None) or 1
-        self._stride = 1 if exact else max(1, limit // _STRIDES)
+        limit = options.max_messages or getattr(options, "buffer_messages", None)
+        # Processing is reported after a sixteenth of the buffer, in messages or in bytes.
+        self._stride = max(1, limit // _STRIDES) if limit else _UNLIMITED
+        self._stride_bytes = (
+            options.max_bytes or getattr(options, "max_bytes_per_request", None) or 0
+        ) // _STRIDES
         self._drain_task: asyncio.Task[None] | None = None
 
     # Life
@@ -148,10 +153,14 @@ class PullSink(FlowSink):
         if taken > 0:
             self._unreported = len(buffer)
             flow = self.flow
+            size = self._taken_bytes(taken)
             # The next report is due a stride from here, or with the last message that stop_after allows.
-            self.mark = len(buffer) - max(1, min(self._stride, flow.deliverable - taken))
+            stride = min(self._stride, flow.deliverable - taken)
+            if self._exact:
+                stride = min(stride, self._stride_in_bytes())
+            self.mark = len(buffer) - max(1, stride)
             if not flow.concluded:
-                actions = flow.on_processed(taken, self._taken_bytes(taken), self._now())
+                actions = flow.on_processed(taken, size, self._now())
                 if actions:
                     self._perform(actions)
                     self._arm()
@@ -159,6 +168,15 @@ class PullSink(FlowSink):
     def _taken_bytes(self, taken: int) -> int:
         sizes = self._sizes
         return sum(sizes.popleft() for _ in range(min(taken, len(sizes))))
+
+    def _stride_in_bytes(self) -> int:
+        """How many of the buffered messages make up a stride in bytes; all of them when they are too few."""
+        total = 0
+        for count, size in enumerate(self._sizes, start=1):
+            total += size
+            if total >= self._stride_bytes:
+                return count
+        return len(self._sizes)
 
     # Internals
 
