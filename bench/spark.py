@@ -485,6 +485,7 @@ def main() -> int:
         rows.append(
             {
                 "case": case.name,
+                "rounds": case.figures,
                 "unit": case.unit,
                 "ours": middle.get("ours"),
                 "raw": middle.get("raw"),
