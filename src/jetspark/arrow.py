@@ -122,7 +122,7 @@ class ConsumeArrow:
             on_error = self._errors.put
         self._names = names
         self._stream = source.stream_name
-        self._source = ConsumeColumns(source, options, on_error)
+        self._source = ConsumeColumns(source, options, on_error, for_threads=self._engine is not None)
         self._last_reply = b""
 
     @property
@@ -215,8 +215,19 @@ def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> p
         arrays["headers"] = _headers(columns)
     if "data" in names:
         arrays["data"] = _binary(columns, 2)
-    fields = [SCHEMA.field(name) for name in names]
-    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=_schema(tuple(names)))
+
+
+@functools.lru_cache(maxsize=64)
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+# Columns of one value: slices of arrays that are made once, in steps of powers of two.
+
+
+def _enough(count: int) -> int:
+    return 1 << max(12, (count - 1).bit_length())
 
 
 @functools.lru_cache(maxsize=64)
@@ -225,8 +236,14 @@ def _repetitions(text: str, count: int) -> pa.Array:
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    """A column of one value: a slice of an array that is made once, in steps of powers of two."""
-    return _repetitions(text, 1 << max(12, (count - 1).bit_length()))[:count]
+    return _repetitions(text, _enough(count))[:count]
+
+
+@functools.lru_cache(maxsize=8)
+def _no_headers(count: int) -> pa.Array:
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    keys, values = pa.array([], pa.string()), pa.array([], pa.list_(pa.string()))
+    return pa.MapArray.from_arrays(offsets, keys, values, type=SCHEMA.field("headers").type)
 
 
 def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
@@ -299,6 +316,12 @@ def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:
 
 
 def _text(columns: AnyColumns) -> pa.Array:
+    if isinstance(columns, PackedColumns):
+        offsets, data = columns.rows.pack(0)
+        if data.isascii():
+            return pa.Array.from_buffers(
+                pa.string(), len(columns), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+            )
     try:
         return _binary(columns, 0).cast(pa.string())
     except pa.ArrowInvalid:
@@ -309,10 +332,7 @@ def _text(columns: AnyColumns) -> pa.Array:
 def _headers(columns: AnyColumns) -> pa.Array:
     kind = SCHEMA.field("headers").type
     if not columns.headers:
-        offsets = pa.repeat(pa.scalar(0, pa.int32()), len(columns) + 1)
-        return pa.MapArray.from_arrays(
-            offsets, pa.array([], pa.string()), pa.array([], pa.list_(pa.string())), type=kind
-        )
+        return _no_headers(_enough(len(columns)))[: len(columns)]
     rows: list[list[tuple[str, list[str]]]] = [[] for _ in range(len(columns))]
     for row, block in columns.headers.items():
         rows[row] = _entries(block)

@@ -35,7 +35,7 @@ import msgspec
 
 from jetspark.errors import ProtocolError
 from jetspark.wire._backend import speed
-from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, PackedColumns, read_columns
+from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns, read_columns
 from jetspark.wire.headers import VERSION_LINE
 from jetspark.wire.info import ServerInfo, decode_info
 
@@ -285,10 +285,9 @@ class Parser:
                     run_sid, run_pos = sid, pos
                     make, owner = routes.get(sid, _NO_ROUTE)
                     if make is COLUMNAR:
-                        columns, after = self._read_columns(buf, pos, sid)
+                        after = self._read_columns(buf, pos, sid, events)
                         run_sid = None
                         if after > pos:
-                            events.append(columns)
                             pos = after
                         else:
                             # No reply, so a status: an object, made by the factory behind the marker.
@@ -309,15 +308,24 @@ class Parser:
             if run_sid is not None and make is not _drop:
                 events.append(Messages(run_sid, run, pos - run_pos))
 
-    def _read_columns(self, buf: bytes, pos: int, sid: str) -> tuple[AnyColumns, int]:
-        """Columns from ``pos`` on and where they end: at ``pos`` when there is no row."""
+    def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event]) -> int:
+        """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row."""
         if self._compiled is None:
             columns = Columns(sid, [], [], [], {})
-            return columns, read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
-        rows = self._compiled.Rows()
-        headers: dict[int, bytes] = {}
-        after = rows.read(buf, pos, sid.encode(), headers, MAX_LINE, self._max_message)
-        return PackedColumns(sid, rows, headers, after - pos), after
+            after = read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
+            if after > pos:
+                events.append(columns)
+            return after
+        last = events[-1] if events else None
+        # What a chunk completed and what follows it there are one run.
+        if not (isinstance(last, PackedColumns) and last.sid == sid):
+            last = PackedColumns(sid, self._compiled.Rows(), {})
+        end = last.rows.read(buf, pos, sid.encode(), last.headers, MAX_LINE, self._max_message)
+        if end > pos:
+            if not last.nbytes:
+                events.append(last)
+            last.nbytes += end - pos
+        return end
 
     def _size(self, digits: str) -> int:
         # isascii: int() would take digits of any script, signs and underscores.
