@@ -63,7 +63,7 @@ class Forked:
 class Piped:
     """A running command in pipes."""
 
-    def __init__(self, process: Forked, out: int, err: int) -> None:
+    def __init__(self, process: Forked | subprocess.Popen[bytes], out: int, err: int) -> None:
         self.process = process
         self._ends = (out, err)
         self._said = {out: b"", err: b""}
@@ -113,6 +113,17 @@ class Piped:
         self._selector.close()
         for one in self._ends:
             os.close(one)
+
+
+def installed(script: Path, env: dict[str, str], *args: str) -> Piped:
+    """The installed script in pipes, as users call it, with nothing on its stdin."""
+    (out, given_out), (err, given_err) = os.pipe(), os.pipe()
+    process = subprocess.Popen(
+        [script, *args], env=env, stdin=subprocess.DEVNULL, stdout=given_out, stderr=given_err
+    )
+    for one in (given_out, given_err):
+        os.close(one)
+    return Piped(process, out, err)
 
 
 class Forks:

@@ -2,12 +2,14 @@
 
 A command of the application that is not in the table fails a test. In a terminal: what it shows, in the width
 there is, with colours, its questions and keys. In pipes: the same facts without a single escape code, and
-``--json`` that a program can read. Each run has a stream of its own on one server.
+``--json`` that a program can read. Each run has a stream of its own on one server. The installed script runs
+in the terminal and in the pipes; the second run, for ``--json``, is a fork that starts at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import signal
@@ -16,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli_runner import ESCAPES, Terminal, inside
+from cli_forks import installed
+from cli_runner import ESCAPES, SCRIPT, Terminal, inside
 from helpers import unique
 from jetspark.cli.app import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cli_forks import Forks, Piped
@@ -214,7 +217,7 @@ def test_in_a_terminal(env: dict[str, str], forks: Forks, tmp_path: Path, name: 
     place = Place(env, tmp_path, case)
     with (
         helped(forks, place, case),
-        Terminal(env, *place.args(case.line), columns=COLUMNS, forks=forks) as shown,
+        Terminal(env, *place.args(case.line), columns=COLUMNS) as shown,
     ):
         for text, action in case.then:
             shown.expect(place.fill(text))
@@ -239,10 +242,10 @@ def test_in_a_terminal(env: dict[str, str], forks: Forks, tmp_path: Path, name: 
     assert shown.raw.rfind("\x1b[?25h") >= shown.raw.rfind("\x1b[?25l")
 
 
-def piped(forks: Forks, place: Place, case: Case, *more: str) -> Piped:
+def piped(forks: Forks, place: Place, case: Case, *more: str, begin: Callable[..., Piped]) -> Piped:
     """Run it in pipes to its end."""
     line = case.line if case.pipe is None else case.pipe
-    with helped(forks, place, case), forks.begin(place.env, *place.args(line), *more) as ran:
+    with helped(forks, place, case), begin(place.env, *place.args(line), *more) as ran:
         for text, action in case.then if case.pipe is None else ():
             ran.expect(place.fill(text))
             if action == CTRL_C:
@@ -261,7 +264,7 @@ def piped(forks: Forks, place: Place, case: Case, *more: str) -> Piped:
 def test_in_pipes(env: dict[str, str], forks: Forks, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     place = Place(env, tmp_path, case)
-    ran = piped(forks, place, case)
+    ran = piped(forks, place, case, begin=functools.partial(installed, SCRIPT))
     for text in case.shows:
         assert place.fill(text) in ran.out + ran.err
     if case.code:
@@ -269,7 +272,7 @@ def test_in_pipes(env: dict[str, str], forks: Forks, tmp_path: Path, name: str) 
         assert (ran.out, ran.err[:7]) == ("", "error: ")
         return
     # The same again for a program, with a stream as it was.
-    read = piped(forks, Place(env, tmp_path, case), case, "--json").out
+    read = piped(forks, Place(env, tmp_path, case), case, "--json", begin=forks.begin).out
     documents = (
         [json.loads(line) for line in read.splitlines()] if case.json == "lines" else [json.loads(read)]
     )
