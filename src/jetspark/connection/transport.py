@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 
 CLIENT_VERSION = "0.1.0"
 
-# asyncio reads up to 256 KiB at once. When a read is full, large messages are coming in, and reading more at
-# once cuts fewer of them in two; memory for that is not asked for while little comes.
+# asyncio reads up to 256 KiB at once. While large messages are coming in, reading more at once cuts fewer of
+# them in two. Of small ones that would be so many that the loop is busy for too long.
 _FULL_READ = 262_144
 _MORE = 1_048_576
 _FEW = 65_536
+# Bytes of an incomplete message at the end of a read, which tell what kind of messages is coming.
+_LARGE = 2_048
+_SMALL = 512
 
 
 class Link(asyncio.Protocol):
@@ -74,17 +77,14 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         self.bytes_in += size
-        if size >= _FULL_READ:
-            if not self._reads_more:
-                self._read_at_once(_MORE)
-        elif self._reads_more and size < _FEW:
-            self._read_at_once(_FULL_READ)
         self._tls_unproven = False
         try:
             if self._codec is not None:
                 data = self._codec.receive(data)
                 self._raw_write(self._codec.outgoing())
             events = self.parser.feed(data)
+            if size >= _FULL_READ or self._reads_more:
+                self._choose_read_size(size)
             if events:
                 self.on_events(events)
         except JetsparkError as error:
@@ -93,11 +93,14 @@ class Link(asyncio.Protocol):
         if self.parser.error is not None:
             self.abort(self._named(self.parser.error))
 
-    def _read_at_once(self, size: int) -> None:
-        """How much asyncio reads of a socket in one go. Other transports have no such setting."""
-        self._reads_more = size > _FULL_READ
-        if getattr(self._transport, "max_size", None) in (_FULL_READ, _MORE):
-            self._transport.max_size = size  # type: ignore[union-attr]
+    def _choose_read_size(self, size: int) -> None:
+        """Read more at once while reads come full and end in the middle of large messages."""
+        held = self.parser.held
+        more = size >= _FEW and held >= _SMALL if self._reads_more else held >= _LARGE
+        # Other transports, such as TLS, have no such setting.
+        if more is not self._reads_more and getattr(self._transport, "max_size", None) in (_FULL_READ, _MORE):
+            self._reads_more = more
+            self._transport.max_size = _MORE if more else _FULL_READ  # type: ignore[union-attr]
 
     def _named(self, error: JetsparkError) -> JetsparkError:
         """The error with the server in its text; the parser does not know where its bytes come from."""
