@@ -444,10 +444,22 @@ async def test_killed_at_any_moment_a_batch_is_whole_or_absent(own_server: Serve
         assert set(counts) <= set(fates)
 
 
+async def answers(js: jetspark.JetStream, subject: str) -> bool:
+    """Whether the leader of a new stream is known to the node that we are connected to; stores nothing."""
+    try:
+        await js.publish(subject, expect=Expect(last_seq=999))
+    except WrongLastSequence:
+        return True
+    except NoStreamResponse:
+        return False
+    raise AssertionError("stored")
+
+
 async def test_replicated(cluster: Cluster) -> None:
     async with jetspark.connect(cluster.urls) as nc:
         js = nc.jetstream()
         stream = await make(js, num_replicas=3)
+        await eventually(lambda: answers(js, f"{stream.name}.0"), 20)
         async with js.atomic_batch() as batch:
             for number in range(1000):
                 await batch.publish(f"{stream.name}.{number % 5}", b"%d" % number)

@@ -333,12 +333,19 @@ async def test_a_reconnect_pulls_again_at_once_and_checks_nothing(
         assert seen == []
 
 
+async def broken(nc: jetspark.Connection) -> asyncio.Task[None]:
+    """The task that reconnects; its first step breaks the link, a millisecond later there is a new one."""
+    reconnecting = asyncio.create_task(nc.force_reconnect())
+    await asyncio.sleep(0)
+    assert not nc.is_connected
+    return reconnecting
+
+
 async def test_started_while_disconnected_it_pulls_when_connected(
     js: jetspark.JetStream, nc: jetspark.Connection
 ) -> None:
     _, consumer = await make_filled(js, 3)
-    reconnecting = asyncio.create_task(nc.force_reconnect())
-    await eventually(lambda: not nc.is_connected)
+    reconnecting = await broken(nc)
     async with consumer.consume() as messages:
         assert numbers(await take(messages, 3)) == [0, 1, 2]
     await reconnecting
@@ -350,8 +357,7 @@ async def test_drain_while_disconnected_hands_out_the_buffer_and_ends(
     _, consumer = await make_filled(js, 4)
     async with consumer.consume() as messages:
         await eventually(lambda: messages.pending == 4)
-        reconnecting = asyncio.create_task(nc.force_reconnect())
-        await eventually(lambda: not nc.is_connected)
+        reconnecting = await broken(nc)
         await messages.drain()
         assert numbers(await _all(messages)) == [0, 1, 2, 3]
         await reconnecting
