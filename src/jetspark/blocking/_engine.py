@@ -22,6 +22,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from jetspark.blocking import _process
+from jetspark.blocking._threads import take
 from jetspark.errors import ConnectionClosed, JetsparkError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Engine:
             raise _process.forked(self.pid)
         try:
             self._submit(call)
-            if not call.done.acquire(timeout=-1 if timeout is None else timeout):
+            if not take(call.done, timeout):
                 raise TimeoutError
         except BaseException:
             if cancel:

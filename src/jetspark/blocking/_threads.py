@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
     from jetspark.connection.events import Event
 
 logger = get_logger("blocking")
+
+
+# A signal in the instant before CPython begins to wait interrupts nothing; Ctrl-C would go unnoticed until
+# the end of the wait. So every wait looks up now and then.
+_SLICE = 1.0
+
+
+def take(lock: threading.Lock, timeout: float | None = None) -> bool:
+    """Wait for a lock that another thread releases; False when ``timeout`` passed first."""
+    if timeout is None:
+        while not lock.acquire(timeout=_SLICE):
+            pass
+        return True
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        if lock.acquire(timeout=max(0.0, min(left, _SLICE))):
+            return True
+        if left <= _SLICE:
+            return False
 
 
 class ThreadWaiters:
@@ -45,9 +66,7 @@ class ThreadWaiters:
         try:
             if ready():
                 return True
-            woken = sleeper.acquire(
-                timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-            )
+            woken = take(sleeper, timeout)
             return woken
         finally:
             if not woken:
