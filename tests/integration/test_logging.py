@@ -59,6 +59,7 @@ async def test_events_carry_their_fields(server, caplog: pytest.LogCaptureFixtur
         await nc.flush()
         await nc.force_reconnect()
     records: dict[str, Any] = {record.nats_event: record for record in caplog.records}
+    records.pop("ReconnectFailed", None)  # on a busy machine a first attempt may come to nothing
     assert list(records) == ["Connected", "SlowConsumer", "Disconnected", "Reconnected", "Closed"]
     assert {record.nats_connection for record in records.values()} == {"shop"}
     assert records["Connected"].nats_server == f"127.0.0.1:{server.port}"
