@@ -52,7 +52,9 @@ SCHEMA = pa.schema(
 """All columns: where a message is stored, when (server time), its headers (an empty map when it has none)
 and its payload."""
 
-DEFAULT_BUFFER = 50_000
+DEFAULT_BUFFER = 32 * 1_048_576
+"""Bytes. More brings nothing, and a server drops a client that is behind by more than its ``max_pending``,
+64 MB by default."""
 
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
@@ -73,9 +75,8 @@ def consume_arrow(
 
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
-    costs nothing. ``max_messages``: size of the buffer (50,000; for large
-    messages set ``max_bytes`` instead). The other options are those of
-    ``consumer.consume``.
+    costs nothing. ``max_bytes``: size of the buffer, default 32 MiB; it must hold the largest message twice.
+    Or ``max_messages``: the same in messages. The other options are those of ``consumer.consume``.
     """
     names = list(SCHEMA.names) if columns is None else list(columns)
     unknown = [name for name in names if name not in SCHEMA.names]
@@ -84,7 +85,7 @@ def consume_arrow(
     if not names or len(set(names)) < len(names):
         raise InvalidArgument("columns", names, "must name at least one column, and none twice")
     if max_messages is None and max_bytes is None:
-        max_messages = DEFAULT_BUFFER
+        max_bytes = DEFAULT_BUFFER
     options = PullOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,

@@ -496,7 +496,7 @@ class TestRetry:
             with pytest.raises(PublishFailed):
                 await publisher.flush()
         assert publisher.stats.resent >= 1
-        assert publisher._resend == {}
+        assert publisher.pending == 0
 
     async def test_a_refusal_is_final(self, js: jetspark.JetStream) -> None:
         stream = await make(js)

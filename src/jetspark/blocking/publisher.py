@@ -139,24 +139,21 @@ class Publisher(Facade[ThreadPublisher]):
         with self._lock:
             target._serial = serial = target._serial + 1
             target._stats.published += 1
-            token = str(serial)
             if type(data) is bytes and len(data) > LARGE:
-                target._note_large(token, len(data))
+                target._note_large(serial, len(data))
+        again = (data, block) if target._retry and target._may_resend(msg_id, block) else None
         # Before it is sent: the ack may come at once, in the other thread.
-        pending[token] = cast("Any", (future, subject, 0))
+        pending[serial] = cast("Any", (future, subject, 0, again))
         try:
             # Only now: a publisher that closes after this finds the message and fails it.
             if not target._open:
                 raise ConnectionClosed(target._why_closed().replace("async with", "with"))
-            if target._retry and target._may_resend(msg_id, block):
-                target._resend[token] = (subject, data, block)
-            client._pub(subject, data, target._base + token, block, own_reply=True)
+            client._pub(subject, data, f"{target._base}{serial}", block, own_reply=True)
         except BaseException:
-            pending.pop(token, None)
-            target._resend.pop(token, None)
+            pending.pop(serial, None)
             with self._lock:
                 target._stats.published -= 1
-                target._large_sent -= target._large.pop(token, 0)
+                target._large_sent -= target._large.pop(serial, 0)
             raise
         client.give_way()
         return future

@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from jetspark.connection.flood import Flood
 from jetspark.connection.tls import translate_ssl_error
 from jetspark.connection.websocket import WebSocketCodec
 from jetspark.errors import (
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 
 CLIENT_VERSION = "0.1.0"
 
-# asyncio reads up to 256 KiB at once. While large messages are coming in, reading more at once cuts fewer of
-# them in two. Of small ones that would be so many that the loop is busy for too long.
-_FULL_READ = 262_144
-_MORE = 1_048_576
-_FEW = 65_536
-# Bytes of an incomplete message at the end of a read, which tell what kind of messages is coming.
-_LARGE = 2_048
-_SMALL = 512
-
 
 class Link(asyncio.Protocol):
     """One connection to one server, from connect to loss. Never reused."""
@@ -63,7 +55,7 @@ class Link(asyncio.Protocol):
         self._codec: WebSocketCodec | None = None
         self._error: JetsparkError | None = None
         self._lost = False
-        self._reads_more = False
+        self._flood: Flood | None = None
         # TLS is up, but the server has not said a word over it yet.
         self._tls_unproven = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,6 +65,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # By contract, not by class: uvloop's transports do not derive from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        self._flood = Flood(transport)
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -83,8 +76,8 @@ class Link(asyncio.Protocol):
                 data = self._codec.receive(data)
                 self._raw_write(self._codec.outgoing())
             events = self.parser.feed(data)
-            if size >= _FULL_READ or self._reads_more:
-                self._choose_read_size(size)
+            if self._flood is not None:
+                self._flood.on_read(size, self.parser.held, events)
             if events:
                 self.on_events(events)
         except JetsparkError as error:
@@ -92,15 +85,6 @@ class Link(asyncio.Protocol):
             return
         if self.parser.error is not None:
             self.abort(self._named(self.parser.error))
-
-    def _choose_read_size(self, size: int) -> None:
-        """Read more at once while reads come full and end in the middle of large messages."""
-        held = self.parser.held
-        more = size >= _FEW and held >= _SMALL if self._reads_more else held >= _LARGE
-        # Other transports, such as TLS, have no such setting.
-        if more is not self._reads_more and getattr(self._transport, "max_size", None) in (_FULL_READ, _MORE):
-            self._reads_more = more
-            self._transport.max_size = _MORE if more else _FULL_READ  # type: ignore[union-attr]
 
     def _named(self, error: JetsparkError) -> JetsparkError:
         """The error with the server in its text; the parser does not know where its bytes come from."""
@@ -201,6 +185,9 @@ class Link(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
+        if self._flood is not None:
+            self._flood.close()
+            self._flood = None
         self.on_lost(self._error or ConnectionLost(f"{self.url.hostport} closed the connection"))
 
     # Handshake

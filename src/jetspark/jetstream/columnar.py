@@ -102,7 +102,7 @@ class ColumnarSink(PullSink):
             columns.payloads.append(item.data)
             if item._header is not None:
                 columns.headers[row] = item._header
-        columns.nbytes = columns.size
+        columns.nbytes = columns.size = columns.measure()
         return columns
 
     def _deliver_messages(self, items: list[Any]) -> None:
@@ -166,17 +166,13 @@ class ConsumeColumns(ConsumeBase):
         sink = self._started()
         assert isinstance(sink, ColumnarSink)
         columns: AnyColumns | None = None
-        # What arrives in the moment of the time-out is still handed out.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while columns is None:
-                    while not sink.chunks and not sink.done:
-                        await sink.wait()
-                    await _gather(sink, for_threads=self._for_threads)
-                    columns = sink.take()
-                    if sink.done:
-                        break
-                    # None: another task was faster.
+        if timeout is None:
+            columns = await self._take_next(sink)
+        else:
+            # What arrives in the moment of the time-out is still handed out.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    columns = await self._take_next(sink)
         if columns is None:
             columns = sink.take()
         if columns is None:
@@ -184,6 +180,17 @@ class ConsumeColumns(ConsumeBase):
             if error is not None:
                 raise error
         return columns
+
+    async def _take_next(self, sink: ColumnarSink) -> AnyColumns | None:
+        """What has arrived, waiting for the first of it; None at the end."""
+        while True:
+            while not sink.chunks and not sink.done:
+                await sink.wait()
+            await _gather(sink, for_threads=self._for_threads)
+            columns = sink.take()
+            if columns is not None or sink.done:
+                return columns
+            # Another task was faster.
 
 
 async def _gather(sink: ColumnarSink, *, for_threads: bool) -> None:

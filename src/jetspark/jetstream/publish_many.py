@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.puback import PubAck
 
 
 class Publishing(NamedTuple):
@@ -84,14 +83,13 @@ class AckBatch:
 
     # What the publisher calls, in the order of acks
 
-    def acked(self, ack: PubAck) -> None:
-        """One more is stored."""
-        if ack.stream != self._last_stream:
-            self._last_stream = ack.stream
-            self.streams.add(ack.stream)
-        if ack.duplicate:
-            self.duplicates += 1
-        self._left -= 1
+    def acked_many(self, stream: str, count: int, duplicates: int) -> None:
+        """So many more are stored, or were already."""
+        if stream != self._last_stream:
+            self._last_stream = stream
+            self.streams.add(stream)
+        self.duplicates += duplicates
+        self._left -= count
         if not self._left:
             self._end()
 
@@ -117,7 +115,7 @@ class Encoded(NamedTuple):
     block: bytes | None
     prefix: bytes
     sizes: bytes
-    resendable: bool
+    again: tuple[bytes, bytes | None] | None
 
 
 def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) -> list[Encoded]:
@@ -150,7 +148,9 @@ def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) 
             sizes = b"%d %d\r\n" % (len(block), size)
         if size > limit:
             raise MaxPayloadExceeded(size, limit)
-        add(Encoded(subject, data, block, prefix, sizes, may_resend(msg_id, block)))
+        add(
+            Encoded(subject, data, block, prefix, sizes, (data, block) if may_resend(msg_id, block) else None)
+        )
     return found
 
 
@@ -183,6 +183,10 @@ class EncodedColumns:
             )
             for subject in set(self.subjects)
         }
+
+    def __getitem__(self, index: int) -> tuple[bytes, bytes]:
+        """What one of them would be sent again with."""
+        return self.datas[index], self.blocks[index]
 
     def commands(self, start: int, stop: int, serial: int) -> bytes:
         """The commands of some of them; ``serial`` is that of the first."""

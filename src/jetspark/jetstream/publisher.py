@@ -36,7 +36,6 @@ from jetspark.errors import (
     ConnectionLost,
     InvalidArgument,
     JetsparkError,
-    MaxPayloadExceeded,
     OutboundBufferFull,
     ProtocolError,
     RequestTimeout,
@@ -46,19 +45,20 @@ from jetspark.jetstream.puback import PubAck, decode_puback
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.jetstream.publish_many import AckBatch, Columns, EncodedColumns, Publishing, encode
 from jetspark.wire._backend import speed
+from jetspark.wire.columns import ANSWERS, PackedColumns
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.schedule import Schedule
+    from jetspark.wire.columns import AnyColumns
 
 DEFAULT_WINDOW = 4000
 _CRLF = b"\r\n"
 # The compiled core makes one piece of a message; a large one is better not copied once more.
-_frame = None if speed is None else speed.frame
 _COPIED = 4096
 # A stream takes in 128 MiB ahead of its disk (max_buffered_size) and refuses the rest; so large messages are
 # counted in bytes too. Smaller ones fill the default window long before they fill that.
@@ -66,6 +66,13 @@ LARGE = 16_384
 MAX_LARGE_BYTES = 32 * 1_048_576
 # Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
+
+
+# A message without an ack so far: who wants its ack; the subject, for errors that name it; its place in a
+# batch; data and header block to send again, or where they are (None: never send it again). A plain tuple,
+# which the compiled core makes and takes apart too.
+Again = tuple[bytes, "bytes | None"] | EncodedColumns
+Flight = tuple["asyncio.Future[PubAck] | AckBatch", str, int, "Again | None"]
 
 
 class PublishFailed(JetsparkError):
@@ -109,18 +116,16 @@ class Publisher(Sink):
         self._base = client.new_inbox() + "."
         super().__init__(client, self._base + "*")
         self._base_bytes = self._base.encode()
-        self._cut = len(self._base)
+        self._overhead = len(self._base_bytes) + 40  # bytes of a publish beside its data, about
         self._window = window
         self._ack_timeout = float(ack_timeout)
         self._retry = retry
         self._serial = 0
         # Messages from this serial on were published since the link was lost.
         self._unsent_from = 0
-        # By token: the future (or the batch and the place in it), and the subject for errors that name it.
-        self._pending: dict[str, tuple[asyncio.Future[PubAck] | AckBatch, str, int]] = {}
-        self._resend: dict[str, tuple[str, bytes, bytes | None]] = {}
-        # Large messages by token. Two sums that only grow: threads publish, the loop settles.
-        self._large: dict[str, int] = {}
+        self._pending: dict[int, Flight] = {}  # by serial
+        # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
+        self._large: dict[int, int] = {}
         self._large_sent = self._large_done = 0
         self._marks: deque[tuple[float, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -131,6 +136,12 @@ class Publisher(Sink):
         self._first_failure: JetsparkError | None = None
         self._open = False
         self._ended_by: JetsparkError | None = None
+        self._launch: Callable[..., asyncio.Future[PubAck]] | None = None
+        if speed is not None:
+            self.factory, self.owner = ANSWERS, (self.factory, self.owner)
+            self._launch = speed.Launcher(
+                self._base_bytes, self._pending, asyncio.Future, client._loop
+            ).launch
 
     @property
     def pending(self) -> int:
@@ -195,41 +206,42 @@ class Publisher(Sink):
                 headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
             )
             block = None if typed is None else encode_headers(typed)
-        self._serial += 1
-        token = str(self._serial)
-        client = self.client
-        prefix = client._prefixes.get(subject)
-        if block is None and prefix is not None and type(data) is bytes and client._link is not None:
+        client, launch = self.client, self._launch
+        self._serial = serial = self._serial + 1
+        if block is None and type(data) is bytes and client._link is not None:
             # The common case, without the calls of the general one: a known subject, no headers, connected.
+            prefix = client._prefixes.get(subject)
             size = len(data)
-            if size > client._max_payload:
-                raise MaxPayloadExceeded(size, client._max_payload)
-            if not client._flush_scheduled:
-                client._flush_scheduled = True
-                client._loop.call_soon(client._flush_out)
-            if size <= _COPIED and _frame is not None:
-                whole = _frame(prefix, self._base_bytes, self._serial, data)
-                client._out.append(whole)
-                client._out_size += len(whole)
-            else:
-                line = f"{self._base}{token} {size}\r\n".encode()
-                client._out += (prefix, line, data, _CRLF)
-                client._out_size += len(prefix) + len(line) + size + 2
-            client._stats.out_msgs += 1
-        else:
-            try:
-                client._pub(subject, data, self._base + token, block, own_reply=True)
-            except OutboundBufferFull as full:
-                await self._wait_connected(full)
-                client._pub(subject, data, self._base + token, block, own_reply=True)
-        # Not loop.create_future(), which is a Python function around this.
-        future: asyncio.Future[PubAck] = asyncio.Future(loop=client._loop)
-        self._pending[token] = (future, subject, 0)
+            if prefix is not None and size <= _COPIED and size <= client._max_payload:
+                if not client._flush_scheduled:
+                    client._flush_scheduled = True
+                    client._loop.call_soon(client._flush_out)
+                if launch is not None:
+                    future = launch(client._out, prefix, serial, subject, data)
+                else:
+                    client._out += (prefix, b"%b%d %d\r\n" % (self._base_bytes, serial, size), data, _CRLF)
+                    # Not loop.create_future(), which is a Python function around this.
+                    future = asyncio.Future(loop=client._loop)
+                    self._pending[serial] = (future, subject, 0, None)
+                client._out_size += size + self._overhead
+                client._stats.out_msgs += 1
+                self._stats.published += 1
+                if client._out_size >= FLUSH_AT:
+                    await client._give_way()
+                return future
+        try:
+            client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
+        except OutboundBufferFull as full:
+            await self._wait_connected(full)
+            client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
+        future = client._loop.create_future()
+        again = (
+            (data, block) if msg_id is not None and self._retry and self._may_resend(msg_id, block) else None
+        )
+        self._pending[serial] = (future, subject, 0, again)
         if len(data) > LARGE:
-            self._note_large(token, len(data))
+            self._note_large(serial, len(data))
         self._stats.published += 1
-        if msg_id is not None and self._retry and self._may_resend(msg_id, block):
-            self._resend[token] = (subject, data, block)
         if client._out_size >= FLUSH_AT:
             await client._give_way()
         return future
@@ -245,7 +257,8 @@ class Publisher(Sink):
         base = self._base_bytes
         pieces: list[bytes] = []
         size = queued = 0
-        for index, (subject, data, block, prefix, sizes, resendable) in enumerate(encoded):
+        retry = self._retry
+        for index, (subject, data, block, prefix, sizes, again) in enumerate(encoded):
             if size >= FLUSH_AT or self._full:
                 await self._send_many(pieces, size, queued)
                 pieces, size, queued = [], 0, 0
@@ -253,9 +266,8 @@ class Publisher(Sink):
                     await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
-            self._serial += 1
-            token = str(self._serial)
-            reply = base + token.encode() + b" "
+            self._serial = serial = self._serial + 1
+            reply = b"%b%d " % (base, serial)
             if block is None:
                 pieces += (prefix, reply, sizes, data, _CRLF)
                 size += len(prefix) + len(reply) + len(data) + 12
@@ -263,11 +275,9 @@ class Publisher(Sink):
                 pieces += (b"H", prefix, reply, sizes, block, data, _CRLF)
                 size += len(prefix) + len(reply) + len(block) + len(data) + 24
             queued += 1
-            pending[token] = (batch, subject, index)
+            pending[serial] = (batch, subject, index, again if retry else None)
             if len(data) > LARGE:
-                self._note_large(token, len(data))
-            if self._retry and resendable:
-                self._resend[token] = (subject, data, block)
+                self._note_large(serial, len(data))
         await self._send_many(pieces, size, queued)
         return batch
 
@@ -286,7 +296,7 @@ class Publisher(Sink):
                 ]
             )
         pending = self._pending
-        resendable = self._retry and self._may_resend("", encoded.blocks[0])
+        again = encoded if self._retry and self._may_resend("", encoded.blocks[0]) else None
         start, count = 0, batch.count
         while start < count:
             while self._full:
@@ -295,13 +305,14 @@ class Publisher(Sink):
                 raise ConnectionClosed(self._why_closed())
             stop = min(count, start + encoded.step, start + self._window - len(pending))
             serial, self._serial = self._serial + 1, self._serial + stop - start
-            tokens = list(map(str, range(serial, self._serial + 1)))
-            subjects = encoded.subjects[start:stop]
-            flights = zip(itertools.repeat(batch, stop - start), subjects, range(start, stop), strict=True)
-            pending.update(zip(tokens, flights, strict=True))
-            if resendable:
-                parts = zip(subjects, encoded.datas[start:stop], encoded.blocks[start:stop], strict=True)
-                self._resend.update(zip(tokens, parts, strict=True))
+            flights = zip(
+                itertools.repeat(batch, stop - start),
+                encoded.subjects[start:stop],
+                range(start, stop),
+                itertools.repeat(again, stop - start),
+                strict=True,
+            )
+            pending.update(zip(range(serial, self._serial + 1), flights, strict=True))
             piece = encoded.commands(start, stop, serial)
             await self._send_many([piece], len(piece), stop - start)
             start = stop
@@ -335,18 +346,41 @@ class Publisher(Sink):
 
     # What the connection calls
 
+    def deliver_columns(self, columns: AnyColumns) -> None:
+        rows: Iterable[int] = range(len(columns))
+        if isinstance(columns, PackedColumns) and not self._large:
+            acked, duplicates, rows = columns.rows.settle(
+                len(self._base_bytes), self._pending, PubAck, AckBatch
+            )
+            self._stats.acked += acked
+            self._stats.duplicates += duplicates
+            if not rows:
+                self._wake()
+                return
+        make, owner = self.owner
+        subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
+        self.deliver(
+            [
+                make(
+                    subjects[row].decode("utf-8", "surrogateescape"), "", datas[row], headers.get(row), owner
+                )
+                for row in rows
+            ],
+            columns.nbytes,
+        )
+
     def deliver(self, items: list[Any], nbytes: int) -> None:
-        pending, resend, large, cut = self._pending, self._resend, self._large, self._cut
+        pending, large, cut = self._pending, self._large, len(self._base)
         decode, quick = PubAck.from_response, decode_puback
         acked = 0
         for message in items:
-            token = message.subject[cut:]
-            flight = pending.pop(token, None)
-            if flight is None:
-                continue  # expired, or a second ack of a message sent again
+            try:
+                serial = int(message.subject[cut:])
+                flight = pending[serial]
+            except (ValueError, KeyError):
+                continue  # expired, or a second ack of a message sent again; or nobody of ours asked for it
             if message._header is not None and is_no_responders(message):
-                pending[token] = flight
-                self._refused(token, NoStreamResponse(flight[1]), again=True)
+                self._refused(serial, NoStreamResponse(flight[1]), again=True)
                 continue
             try:
                 try:
@@ -358,45 +392,45 @@ class Publisher(Sink):
                     ack = decode(message.data)
             except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
                 error = failure if isinstance(failure, JetsparkError) else ProtocolError(str(failure))
-                pending[token] = flight
                 # Such as "this msg_id is in process": what we sent before the link broke is still on its way.
-                self._refused(token, error, again=isinstance(error, ApiError) and error.retryable)
+                self._refused(serial, error, again=isinstance(error, ApiError) and error.retryable)
                 continue
-            if resend:
-                resend.pop(token, None)
+            del pending[serial]
             if large:
-                self._large_done += large.pop(token, 0)
+                self._large_done += large.pop(serial, 0)
             acked += 1
             if ack.duplicate:
                 self._stats.duplicates += 1
-            future = flight[0]
-            if isinstance(future, AckBatch):
-                future.acked(ack)
-            elif not future.done():  # the user may have cancelled it
-                future.set_result(ack)
+            target = flight[0]
+            if isinstance(target, AckBatch):
+                target.acked_many(ack.stream, 1, ack.duplicate)
+            elif not target.done():  # the user may have cancelled it
+                target.set_result(ack)
         self._stats.acked += acked
         self._wake()
 
     def link_lost(self, error: JetsparkError) -> None:
         self._unsent_from = self._serial + 1
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
-        for token in list(self._pending):
-            if token not in self._resend:
-                self._fail(token, lost)
+        for serial, flight in list(self._pending.items()):
+            if flight[3] is None:
+                self._fail(serial, lost)
         self._wake()
 
     def link_restored(self) -> None:
         limit = self.client._max_payload
-        for token, (_, data, block) in list(self._resend.items()):
+        for serial, (_, _, index, again) in list(self._pending.items()):
             # What was published meanwhile lay in the connection's buffer and has just been sent from there,
             # unless it is too large for the new server: then sending it fails it.
-            if int(token) < self._unsent_from or len(data) + len(block or b"") > limit:
-                self._send_again(token)
+            if again is not None:
+                data, block = again if isinstance(again, tuple) else again[index]
+                if serial < self._unsent_from or len(data) + len(block or b"") > limit:
+                    self._send_again(serial)
         self._wake_connected()
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        for token in [token for token, flight in list(self._pending.items()) if flight[1] == subject]:
-            self._fail(token, error)
+        for serial in [serial for serial, flight in list(self._pending.items()) if flight[1] == subject]:
+            self._fail(serial, error)
         self._wake()
 
     def ended(self, error: JetsparkError | None) -> None:
@@ -414,40 +448,42 @@ class Publisher(Sink):
         """Whether a second copy is harmless."""
         return msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block
 
-    def _send_again(self, token: str) -> None:
-        flight = self._resend.get(token)
+    def _send_again(self, serial: int) -> None:
+        flight = self._pending.get(serial)
         if flight is None or self.client._link is None:
             return  # acked meanwhile; or down again, then link_restored comes
-        subject, data, block = flight
+        _, subject, index, again = flight
+        if again is None:
+            return
+        data, block = again if isinstance(again, tuple) else again[index]
         try:
-            self.client._pub(subject, data, self._base + token, block, own_reply=True)
+            self.client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
         except JetsparkError as error:
             # The server connected now takes less than the one before.
-            self._fail(token, error)
+            self._fail(serial, error)
             self._wake()
             return
         self._stats.resent += 1
 
-    def _refused(self, token: str, error: JetsparkError, *, again: bool) -> None:
-        if again and token in self._resend:
-            self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, token)
+    def _refused(self, serial: int, error: JetsparkError, *, again: bool) -> None:
+        if again and self._pending[serial][3] is not None:
+            self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, serial)
         else:
-            self._fail(token, error)
+            self._fail(serial, error)
 
-    def _fail(self, token: str, error: JetsparkError) -> None:
-        future, _, index = self._pending.pop(token)
-        self._resend.pop(token, None)
-        self._large_done += self._large.pop(token, 0)
+    def _fail(self, serial: int, error: JetsparkError) -> None:
+        target, _, index, _ = self._pending.pop(serial)
+        self._large_done += self._large.pop(serial, 0)
         self._stats.failed += 1
         self._failures += 1
         if self._first_failure is None:
             self._first_failure = error
-        if isinstance(future, AckBatch):
-            future.failed(index, error)
-        elif not future.done():
-            future.set_exception(error)
+        if isinstance(target, AckBatch):
+            target.failed(index, error)
+        elif not target.done():
+            target.set_exception(error)
             # Marks it as seen: flush reports it to those who threw the future away.
-            future.exception()
+            target.exception()
 
     def _tick(self) -> None:
         now = self.client._loop.time()
@@ -455,20 +491,22 @@ class Publisher(Sink):
         expired = 0
         while self._marks and now - self._marks[0][0] >= self._ack_timeout:
             expired = self._marks.popleft()[1]
-        if self._resend:
-            self._resend_overdue(now)
+        self._resend_overdue(now)
         if expired:
-            for token in list(self._pending):
-                if int(token) > expired:
-                    break
+            for serial in self._up_to(expired):
                 self._fail(
-                    token,
+                    serial,
                     RequestTimeout(
                         f"no ack within ack_timeout={self._ack_timeout:g}s; the message may be stored"
                     ),
                 )
             self._wake()
         self._timer = self.client._loop.call_later(self._ack_timeout / 8, self._tick)
+
+    def _up_to(self, last: int) -> list[int]:
+        """Serials without an ack, up to this one."""
+        # A copy: threads publish meanwhile.
+        return list(itertools.takewhile(lambda serial: serial <= last, list(self._pending)))
 
     def _resend_overdue(self, now: float) -> None:
         """A leader that died took its acks along, and no connection broke to tell of it."""
@@ -477,17 +515,15 @@ class Publisher(Sink):
             if now - marked < self._ack_timeout / 4:
                 break
             overdue = serial
-        for token in list(self._resend):
-            if int(token) > overdue:
-                break
-            self._send_again(token)
+        for serial in self._up_to(overdue):
+            self._send_again(serial)
 
     @property
     def _full(self) -> bool:
         return len(self._pending) >= self._window or self._large_sent - self._large_done > MAX_LARGE_BYTES
 
-    def _note_large(self, token: str, size: int) -> None:
-        self._large[token] = size
+    def _note_large(self, serial: int, size: int) -> None:
+        self._large[serial] = size
         self._large_sent += size
 
     async def _wait_room(self) -> None:
@@ -538,7 +574,7 @@ class Publisher(Sink):
         if self._timer is not None:
             self._timer.cancel()
         self.client._remove_sink(self)
-        for token in list(self._pending):
-            self._fail(token, error)
+        for serial in list(self._pending):
+            self._fail(serial, error)
         self._wake()
         self._wake_connected()

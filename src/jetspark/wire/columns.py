@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
+import struct
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,13 +36,14 @@ class Columns(msgspec.Struct):
     payloads: list[bytes]
     headers: dict[int, bytes]
     nbytes: int = 0
+    size: int = 0
+    """Bytes as the server counts them (ADR-37 'Message Size Calculation')."""
 
     def __len__(self) -> int:
         return len(self.payloads)
 
-    @property
-    def size(self) -> int:
-        """Bytes as the server counts them (ADR-37 'Message Size Calculation')."""
+    def measure(self) -> int:
+        """``size``, counted anew."""
         return (
             sum(map(len, self.subjects))
             + sum(map(len, self.replies))
@@ -57,11 +59,12 @@ class Columns(msgspec.Struct):
         """Keep the first rows only."""
         del self.subjects[count:], self.replies[count:], self.payloads[count:]
         self.headers = {row: block for row, block in self.headers.items() if row < count}
+        self.size = self.measure()
 
     def select(self, rows: Sequence[int]) -> Columns:
         """Some rows, in this order."""
         headers = {place: self.headers[row] for place, row in enumerate(rows) if row in self.headers}
-        return Columns(
+        selected = Columns(
             self.sid,
             [self.subjects[row] for row in rows],
             [self.replies[row] for row in rows],
@@ -69,6 +72,8 @@ class Columns(msgspec.Struct):
             headers,
             self.nbytes * len(rows) // len(self),
         )
+        selected.size = selected.measure()
+        return selected
 
 
 class PackedColumns(msgspec.Struct):
@@ -110,7 +115,9 @@ class PackedColumns(msgspec.Struct):
 
     def unpack(self) -> Columns:
         """As lists."""
-        return Columns(self.sid, self.subjects, self.replies, self.payloads, self.headers, self.nbytes)
+        return Columns(
+            self.sid, self.subjects, self.replies, self.payloads, self.headers, self.nbytes, self.size
+        )
 
 
 AnyColumns = Columns | PackedColumns
@@ -138,6 +145,7 @@ def join_columns(parts: Sequence[AnyColumns]) -> AnyColumns:
         joined.replies += part.replies
         joined.payloads += part.payloads
         joined.nbytes += part.nbytes
+        joined.size += part.size
     return joined
 
 
@@ -151,13 +159,21 @@ def COLUMNAR(subject: str, reply: str, data: bytes, header: bytes | None, owner:
     raise AssertionError("a columnar route makes no objects")
 
 
+def ANSWERS(subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> Any:
+    """Marks a route whose messages have no replies of their own: :class:`PackedColumns` where the compiled
+    core is there, otherwise objects of its owner, a (factory, owner). Never called."""
+    raise AssertionError("a route of answers makes no objects")
+
+
 # Sizes remembered for the inner loop; distinct ones are few.
 MAX_SIZES = 8192
 
-# Messages of one size often follow each other, and a regular expression reads many of them at once, at a
-# third of the loop's price. It is tried after some of a size: compiling it costs as much as a thousand rows.
+# Messages of one size often follow each other. Mostly their lines are of one length too: then they lie at
+# equal distances, and a struct cuts many at once, at a fifth of the loop's price. Otherwise a regular
+# expression does, at half of it. Both are tried after some of a size: compiling costs a thousand rows.
 _STREAK = 16
 _AT_ONCE = 16
+_BLOCK = 65_536
 # Larger ones are not worth it, and longer words are left to the loop, which knows the limit of a line.
 _MAX_SIZE = 16_384
 _WORD = rb"([^ \r\n]{1,32000}+)"
@@ -168,6 +184,50 @@ def _many(sid: bytes, digits: bytes, size: int) -> Callable[[bytes, int], re.Mat
     """Matches ``_AT_ONCE`` messages of one subscription and size: subject, reply and payload of each."""
     one = b"MSG %b %b %b %b\r\n(.{%d})\r\n" % (_WORD, re.escape(sid), _WORD, re.escape(digits), size)
     return re.compile(one * _AT_ONCE, re.DOTALL).match
+
+
+@functools.lru_cache(maxsize=64)
+def _cutter(before_reply: int, reply: int, before_data: int, data: int) -> struct.Struct:
+    return struct.Struct(f"{before_reply}x{reply}s{before_data}x{data}s2x")
+
+
+def _read_alike(buf: bytes, pos: int, columns: Columns, shape: tuple[int, int, int, int]) -> int:
+    """Append the messages from ``pos`` on that have the shape of the first one, which is known to be sound:
+    the bytes before its reply, of its reply, from there to its payload, and of that. Where they end.
+    """
+    before_reply, reply, before_data, data = shape
+    stride = before_reply + reply + before_data + data + 2
+    cut = _cutter(*shape)
+    first = buf[pos : pos + stride]
+    subject = first[4:].split(b" ", 1)[0]
+    # All bytes but those of reply and payload must be those of the first.
+    fixed = [
+        *range(before_reply),
+        *range(before_reply + reply, stride - data - 2),
+        stride - 2,
+        stride - 1,
+    ]
+    while True:
+        count = wanted = min((len(buf) - pos) // stride, max(1, _BLOCK // stride))
+        block = buf[pos : pos + count * stride]
+        for place in fixed:
+            same = first[place : place + 1]
+            line = block[place : count * stride : stride]
+            if line != same * count:
+                count -= len(line.lstrip(same))
+        if count < 2:
+            return pos
+        found = zip(*cut.iter_unpack(block[: count * stride]), strict=True)
+        replies: tuple[bytes, ...] = next(found)
+        text = b"".join(replies)
+        if b" " in text or b"\n" in text:
+            return pos  # words of another length that happen to fit
+        columns.subjects += [subject] * count
+        columns.replies += replies
+        columns.payloads += next(found)
+        pos += count * stride
+        if count < wanted or len(buf) - pos < stride:
+            return pos
 
 
 def read_columns(
@@ -192,6 +252,8 @@ def read_columns(
     find, total, begin = buf.find, len(buf), pos
     get_size = sizes.get
     last, streak = b"", 0
+    # Of a message, what the server does not count: the word MSG, sid, size, blanks and line ends.
+    framing, uncounted = len(sid) + 10, 0
     while pos < total:
         eol = find(b"\n", pos)
         if eol < 0 or eol - pos > max_line + 1:
@@ -219,6 +281,15 @@ def read_columns(
             streak += 1
             if streak == _STREAK and size <= _MAX_SIZE:
                 streak = 0
+                head = 6 + len(subject) + len(sid)
+                shape = (head, len(reply), start - pos - head - len(reply), size)
+                after = _read_alike(buf, pos, columns, shape)
+                uncounted += (after - pos) // (pos_after - pos) * (framing + len(digits))
+                if after > pos + _STREAK * (pos_after - pos):
+                    pos = after
+                    continue
+                if after > pos:
+                    pos, streak = after, -1
                 match = _many(sid, digits[:-1], size)
                 while found := match(buf, pos):
                     words = found.groups()
@@ -226,9 +297,11 @@ def read_columns(
                     columns.replies += words[1::3]
                     columns.payloads += words[2::3]
                     pos = found.end()
+                    uncounted += _AT_ONCE * (framing + len(digits))
                     streak = -_STREAK  # what comes now is a rest, or something else
                 if streak:
                     continue
+            uncounted += framing + len(digits)
         elif len(args) == 6:
             op, subject, to, reply, header_digits, digits = args
             if op != b"HMSG" or to != sid or not reply or digits[-1:] != b"\r":
@@ -245,6 +318,7 @@ def read_columns(
                 if not header.startswith(VERSION_LINE):
                     break
                 columns.headers[len(columns.payloads)] = header
+            uncounted += framing + len(digits) + len(header_digits) + 2
         else:
             break
         add_subject(subject)
@@ -252,4 +326,5 @@ def read_columns(
         add_payload(buf[start:end])
         pos = pos_after
     columns.nbytes += pos - begin
+    columns.size += pos - begin - uncounted
     return pos

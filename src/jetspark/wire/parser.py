@@ -9,7 +9,8 @@ run instead of once a message; that is where the speed of the client comes from.
 
 The message objects are made right here, by the class that the subscription registered in ``routes``
 (sid -> (class, owner)), so that nobody has to wrap or copy them again. A route marked
-:data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects. Messages of an unknown sid (those
+:data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects, and so does, where it is compiled,
+one marked :data:`~jetspark.wire.columns.ANSWERS`. Messages of an unknown sid (those
 still in flight after UNSUB) are parsed and dropped.
 
 Where the compiled core is there (:mod:`jetspark.wire._backend`), it reads the rest of a run: the loop below
@@ -35,7 +36,7 @@ import msgspec
 
 from jetspark.errors import ProtocolError
 from jetspark.wire._backend import speed
-from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns, read_columns
+from jetspark.wire.columns import ANSWERS, COLUMNAR, Columns, PackedColumns, read_columns
 from jetspark.wire.headers import VERSION_LINE
 from jetspark.wire.info import ServerInfo, decode_info
 
@@ -284,8 +285,10 @@ class Parser:
                         append = run.append
                     run_sid, run_pos = sid, pos
                     make, owner = routes.get(sid, _NO_ROUTE)
-                    if make is COLUMNAR:
-                        after = self._read_columns(buf, pos, sid, events)
+                    if make is ANSWERS and compiled is None:
+                        make, owner = owner
+                    if make is COLUMNAR or make is ANSWERS:
+                        after = self._read_columns(buf, pos, sid, events, need_reply=make is COLUMNAR)
                         run_sid = None
                         if after > pos:
                             pos = after
@@ -308,7 +311,7 @@ class Parser:
             if run_sid is not None and make is not _drop:
                 events.append(Messages(run_sid, run, pos - run_pos))
 
-    def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event]) -> int:
+    def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event], *, need_reply: bool) -> int:
         """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row."""
         if self._compiled is None:
             columns = Columns(sid, [], [], [], {})
@@ -320,7 +323,7 @@ class Parser:
         # What a chunk completed and what follows it there are one run.
         if not (isinstance(last, PackedColumns) and last.sid == sid):
             last = PackedColumns(sid, self._compiled.Rows(), {})
-        end = last.rows.read(buf, pos, sid.encode(), last.headers, MAX_LINE, self._max_message)
+        end = last.rows.read(buf, pos, sid.encode(), last.headers, MAX_LINE, self._max_message, need_reply)
         if end > pos:
             if not last.nbytes:
                 events.append(last)

@@ -1,0 +1,106 @@
+"""Fewer, larger reads while a flood of messages comes in.
+
+Left alone, the loop wakes up for every few hundred messages, and on a machine that has no core to spare the
+waking costs more than the messages do. A flood is many large reads in a row; while it lasts, the kernel lets
+us sleep until more has come (SO_RCVLOWAT), for which it also makes room. When nothing was read for a tick,
+what is there waits no longer: so nothing is ever later by more than two ticks, and outside of a flood nothing
+is later at all. The end of the connection wakes us in any case, and so does a full buffer.
+
+Only asyncio's own plain sockets have the settings that this needs; others are left as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from jetspark.wire.columns import Columns, PackedColumns
+
+LARGE_READ = 65_536
+"""Bytes of a read that may be part of a flood."""
+LARGE_READS = 16
+"""So many in a row begin it."""
+TICK = 0.004
+QUIET_TICKS = 10
+"""So many ticks without a large read end it."""
+
+# What asyncio reads at once. Reading more small messages would keep the loop busy for too long, unless they
+# cost next to nothing, as in columns. While large ones are coming in, which the part of one at the end of a
+# read tells, it cuts fewer of them in two.
+FULL_READ = 262_144
+MORE = 1_048_576
+MORE_WAIT = 524_288
+LARGE_MESSAGE = 2_048
+_IN_COLUMNS = (PackedColumns, Columns)
+
+
+class Flood:
+    """Watches the reads of one link and, in a flood, slows down its waking."""
+
+    __slots__ = ("_large", "_loop", "_quiet", "_reads", "_sleeping", "_timer", "_transport", "lasts")
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.lasts = False
+        self._large = 0  # large reads: in a row before a flood, in this tick in one
+        self._reads = 0  # of any size, in this tick
+        self._quiet = 0
+        self._sleeping = False  # the kernel wakes us late
+
+    def on_read(self, size: int, held: int, events: list[Any]) -> None:
+        """A read of ``size`` bytes made ``events``; ``held`` bytes are the beginning of a message."""
+        self._reads += 1
+        if size < LARGE_READ:
+            if not self.lasts:
+                self._large = 0
+            return
+        self._large += 1
+        if not self.lasts:
+            if self._large < LARGE_READS or getattr(self._transport, "max_size", None) != FULL_READ:
+                return
+            self._begin()
+        more = held >= LARGE_MESSAGE or (bool(events) and type(events[-1]) in _IN_COLUMNS)
+        if more and self._transport.max_size != MORE:
+            self._transport.max_size = MORE
+            self._sleeping = False
+        if not self._sleeping:
+            self._sleeping = self._wake_for(MORE_WAIT if self._transport.max_size == MORE else FULL_READ)
+
+    def close(self) -> None:
+        """The link is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self) -> None:
+        self.lasts = True
+        self._quiet = 0
+        self._timer = self._loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        if not self._reads and self._sleeping:
+            self._sleeping = False
+            self._wake_for(1)
+        self._quiet = 0 if self._large else self._quiet + 1
+        self._reads = self._large = 0
+        if self._quiet < QUIET_TICKS:
+            self._timer = self._loop.call_later(TICK, self._tick)
+            return
+        self._timer = None
+        self.lasts = False
+        self._transport.max_size = FULL_READ
+        if self._sleeping:
+            self._sleeping = False
+            self._wake_for(1)
+
+    def _wake_for(self, count: int) -> bool:
+        """Have the kernel wake us for so many bytes; False where it can't."""
+        sock = self._transport.get_extra_info("socket")
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        except (OSError, AttributeError):
+            return False
+        return True
