@@ -45,6 +45,7 @@ BARS = (
     Bar("publisher", "raw", 0.80),
     Bar("read_2", "raw", 0.60),
     Bar("sink", "raw", 0.50),
+    Bar("sink_plain", "raw", 0.50),
     # larger messages: bytes a second
     Bar("arrow_4k", "raw", 0.90),
     Bar("arrow_64k", "raw", 0.90),

@@ -122,24 +122,59 @@ def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: in
 
     The reply subject is the same for all: what is counted is `MSG <inbox>` in the received bytes.
     """
-    mark = b"MSG _INBOX.raw.ack "
-    conn.send(b"SUB _INBOX.raw.ack 7\r\n")
     one = b"PUB %s _INBOX.raw.ack %d\r\n%s\r\n" % (subject.encode(), size, payload(size))
-    block = one * step
+    blocks = [one * step] * (n // step)
+    if n % step:
+        blocks.append(one * (n % step))
+    send_pipelined(conn, "_INBOX.raw.ack", blocks, n, window, step)
+
+
+def encode_publishes(
+    subject: str, inbox: str, n: int, size: int, step: int = 500, stream: str = "", ids: str = ""
+) -> list[bytes]:
+    """The same with a reply subject for each message, as whoever wants to know which ack is whose must have.
+
+    `stream` and `ids`: with the two headers of the Spark sink, ids of its length that begin like this.
+    """
+    data = payload(size)
+    blocks: list[bytes] = []
+    for begin in range(0, n, step):
+        pieces: list[bytes] = []
+        for i in range(begin, min(n, begin + step)):
+            line = b"%s %s.%d" % (subject.encode(), inbox.encode(), i)
+            if ids:
+                head = b"NATS/1.0\r\nNats-Msg-Id: %s-%016d\r\nNats-Expected-Stream: %s\r\n\r\n" % (
+                    ids.encode(), i, stream.encode(),
+                )  # fmt: skip
+                pieces.append(b"HPUB %s %d %d\r\n%s%s\r\n" % (line, len(head), len(head) + size, head, data))
+            else:
+                pieces.append(b"PUB %s %d\r\n%s\r\n" % (line, size, data))
+        blocks.append(b"".join(pieces))
+    return blocks
+
+
+def send_pipelined(conn: RawConn, inbox: str, blocks: list[bytes], n: int, window: int, step: int) -> None:
+    """Send blocks of `step` publishes whose replies are `inbox` or below it, and count the acks."""
+    mark = b"MSG %s" % inbox.encode()
+    conn.send(b"SUB %s 7\r\nSUB %s.* 8\r\n" % (inbox.encode(), inbox.encode()))
     sent = acked = 0
     tail = b""
+    for block in blocks:
+        while sent + step - acked > window:
+            acked, tail = _count_acks(conn, mark, acked, tail)
+        conn.send(block)
+        sent += step
     while acked < n:
-        while sent < n and sent + step - acked <= window:
-            count = min(step, n - sent)
-            conn.send(block if count == step else one * count)
-            sent += count
-        data = tail + conn.recv()
-        if b'"error"' in data:
-            raise RuntimeError(f"refused publish: {data[:300]!r}")
-        acked += data.count(mark)
-        # A mark cut in two by the chunk border is counted with the next chunk, a whole one never twice.
-        tail = data[-(len(mark) - 1) :]
-    conn.send(b"UNSUB 7\r\n")
+        acked, tail = _count_acks(conn, mark, acked, tail)
+    conn.send(b"UNSUB 7\r\nUNSUB 8\r\n")
+
+
+def _count_acks(conn: RawConn, mark: bytes, acked: int, tail: bytes) -> tuple[int, bytes]:
+    data = tail + conn.recv()
+    if b'"error"' in data:
+        raise RuntimeError(f"refused publish: {data[:300]!r}")
+    # A mark cut in two by the chunk border is counted with the next chunk, a whole one never twice.
+    return acked + data.count(mark), data[-(len(mark) - 1) :]
 
 
 def drain_pull(

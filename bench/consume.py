@@ -31,7 +31,6 @@ from _raw import CHUNK, RawConn, drain_pull, drain_pull_explicit, publish_pipeli
 STREAM = "BENCH"
 SUBJECT = "bench.stored"
 LARGE = {4_096: ("BENCH-4K", "bench.stored-4k"), 65_536: ("BENCH-64K", "bench.stored-64k")}
-LARGE_BUFFER = 32 << 20  # our consume_arrow(max_bytes=...) of large messages; experiment "inflight"
 PURE = {"JETSPARK_WIRE": "python"}  # without the compiled core
 LATENCY = "LATENCY"
 LATENCY_SUBJECT = "bench.latency"
@@ -242,12 +241,11 @@ async def ours_batches(p: Params) -> Figures:
 async def ours_arrow(p: Params) -> Figures:
     pc = module("pyarrow.compute")
     nc = await ours_connect(p)
-    buffer = {"max_bytes": LARGE_BUFFER} if p.size > 128 else {}
 
     async def run(name: str, count: int) -> Figures:
         consumer = await ours_consumer(nc, name, stream_of(p))
         meter = Meter(count, p.size)
-        async with module("jetspark.arrow").consume_arrow(consumer, **buffer) as batches:
+        async with module("jetspark.arrow").consume_arrow(consumer) as batches:
             async for batch in batches:
                 if meter.add(batch.num_rows, pc.sum(pc.binary_length(batch.column("data"))).as_py()):
                     break

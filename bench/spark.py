@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _harness import HERE, nats_server, options, table
-from _raw import RawConn, drain_pull, publish_pipelined
+from _raw import RawConn, drain_pull, encode_publishes, publish_pipelined, send_pipelined
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -321,11 +321,12 @@ class SparkBench:
         if stored != count:
             raise RuntimeError(f"{stored} of {count} rows were stored")
 
-    def ours_sink(self, count: int) -> float:
+    def ours_sink(self, count: int, *, ids: bool = True) -> float:
         writer = self._rows(count).write.format("jetstream").option("servers", self.url)
         writer = writer.option("window", WINDOW // 2)  # two tasks: as many in flight as the raw socket has
+        writer = writer.option("stream", "SINK") if ids else writer.option("deriveMsgId", "false")
         started = time.perf_counter()
-        writer.option("stream", "SINK").mode("append").save()
+        writer.mode("append").save()
         took = time.perf_counter() - started
         self._stored(count)
         return count / took
@@ -338,11 +339,18 @@ class SparkBench:
         self._stored(count)
         return count / took
 
-    def raw_sink(self) -> float:
+    def raw_sink(self, ids: str = "") -> float:
+        """Without ids as well with one reply subject for all: nothing that a server could be quicker with."""
         count = self.sizes.sink
+        blocks = (
+            encode_publishes("bench.SINK", "_INBOX.raw.sink", count, 128, 500, "SINK", ids) if ids else []
+        )
         with RawConn(self.host, self.port) as conn:
             started = time.perf_counter()
-            publish_pipelined(conn, "bench.SINK", count, 128, WINDOW)
+            if ids:
+                send_pipelined(conn, "_INBOX.raw.sink", blocks, count, WINDOW, 500)
+            else:
+                publish_pipelined(conn, "bench.SINK", count, 128, WINDOW)
             took = time.perf_counter() - started
         self._stored(count)
         return count / took
@@ -422,9 +430,13 @@ class SparkBench:
                 "sink",
                 {
                     "ours": lambda: self.ours_sink(sizes.sink),
-                    "raw": self.raw_sink,
+                    "raw": lambda: self.raw_sink(f"{time.monotonic_ns():032x}-0"),
                     "nats-py": self.natspy_sink,
                 },
+            ),
+            Case(
+                "sink_plain",
+                {"ours": lambda: self.ours_sink(sizes.sink, ids=False), "raw": self.raw_sink},
             ),
             Case("tiny_batch_ms", {"ours": self.ours_tiny, "raw": self.floor_tiny}, unit="ms"),
         ]

@@ -9,7 +9,7 @@ import pytest
 import jetspark
 from helpers import eventually, unique
 from jetspark import Expect, StreamConfig, blocking
-from jetspark.errors import InvalidArgument, MaxPayloadExceeded
+from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.errors import WrongStream
 from jetspark.jetstream.publish_many import Columns, Publishing
 from jetspark.jetstream.publisher import PublishFailed
@@ -129,6 +129,41 @@ async def test_columns_are_stored_as_lists_are(js, stream, subjects):
     assert [message.data for message in stored] == given.datas
     assert stored[7].headers.items() == [("Nats-Msg-Id", "id%-7"), ("Nats-Expected-Stream", stream.name)]
     assert publisher.stats.published == publisher.stats.acked == 5010
+
+
+@pytest.mark.parametrize("expected", [True, False])
+async def test_columns_without_ids_have_no_headers_of_their_own(js, stream, expected):
+    expect = Expect(stream=stream.name) if expected else None
+    given = columns(stream.name, 3000, expect=expect)._replace(ids=None)
+    given.datas[5] = b"large" * 10
+    async with js.publisher(window=500) as publisher:
+        batch = await (await publisher._publish_columns(given))
+        assert (batch.failures, batch.duplicates, batch.streams) == ({}, 0, {stream.name})
+        huge = given._replace(subjects=given.subjects[:2], datas=[b"x" * 20_000, b"y"])
+        assert (await (await publisher._publish_columns(huge))).failures == {}
+    stored = [message async for message in stream.get_msgs()]
+    assert [message.subject for message in stored] == given.subjects + given.subjects[:2]
+    assert [message.data for message in stored] == given.datas + huge.datas
+    headers = [("Nats-Expected-Stream", stream.name)] if expected else []
+    assert all(message.headers.items() == headers for message in stored)
+
+
+async def test_columns_without_ids_are_not_sent_again(own_server):
+    """A second copy of a message without an id would be stored twice."""
+    async with jetspark.connect(own_server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(StreamConfig(name="ONCE", subjects=["once"]))
+        async with js.publisher(retry=True) as publisher:
+            own_server.suspend()
+            batch = await publisher._publish_columns(Columns(["once"] * 10, [b"x"] * 10, None))
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.restart)
+            await batch
+            assert all(isinstance(error, ConnectionLost) for error in batch.failures.values())
+            assert len(batch.failures) == 10
+            assert publisher.stats.resent == 0
+            with pytest.raises(PublishFailed):
+                await publisher.flush()
 
 
 async def test_columns_that_fail_say_where(js, stream):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jetspark.connection.core import FLUSH_AT
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.publish import Expect, publish_headers
+from jetspark.wire._backend import speed
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
@@ -34,14 +35,15 @@ class Publishing(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Messages that have an id and no other headers of their own, in columns: they are encoded together.
+    """Messages that have an id or not, and no other headers of their own, in columns: they are encoded
+    together.
 
     Subjects and ids must have been checked: valid, and ids without line breaks or spaces around them.
     """
 
     subjects: list[str]
     datas: list[bytes]
-    ids: list[bytes]
+    ids: list[bytes] | None
     expect: Expect | None = None
 
 
@@ -165,43 +167,57 @@ class EncodedColumns:
 
     def __init__(self, client: Connection, columns: Columns, base: bytes) -> None:
         self.subjects, self.datas, ids, expect = columns
-        head, tail = b"NATS/1.0\r\nNats-Msg-Id: ", _tail(expect)
-        self.blocks = [head + one + tail for one in ids]
+        tail = _tail(expect)
+        self.blocks: list[bytes] | None = None
+        if ids is not None:
+            head = b"NATS/1.0\r\nNats-Msg-Id: "
+            self.blocks = [head + one + tail for one in ids]
+        elif tail != _tail(None):
+            self.blocks = [b"NATS/1.0" + tail] * len(self.datas)
         self.largest = max(map(len, self.datas))
-        size = self.largest + max(map(len, self.blocks))
+        size = self.largest + max(map(len, self.blocks or [b""]))
         if size > client._max_payload:  # of two rows perhaps, so look again
-            size = max(len(data) + len(block) for data, block in zip(self.datas, self.blocks, strict=True))
+            size = max(map(self._size, range(len(self.datas))))
             if size > client._max_payload:
                 raise MaxPayloadExceeded(size, client._max_payload)
         #: Messages whose commands make about as many bytes as are written at once.
         self.step = 1 + 4 * FLUSH_AT // (sum(map(len, self.datas)) // len(self.datas) + 200)
-        self._templates = {
-            subject: b"H%b%b%%d %%d %%d\r\n%%b%%b\r\n"
-            % (
-                (client._prefixes.get(subject) or client._remember_prefix(subject)).replace(b"%", b"%%"),
-                base.replace(b"%", b"%%"),
-            )
+        self._base = base
+        prefixes = {
+            subject: client._prefixes.get(subject) or client._remember_prefix(subject)
             for subject in set(self.subjects)
         }
+        if len(prefixes) == 1:
+            self._prefixes = list(prefixes.values()) * len(self.subjects)
+        else:
+            self._prefixes = [prefixes[subject] for subject in self.subjects]
 
-    def __getitem__(self, index: int) -> tuple[bytes, bytes]:
+    def __getitem__(self, index: int) -> tuple[bytes, bytes | None]:
         """What one of them would be sent again with."""
-        return self.datas[index], self.blocks[index]
+        return self.datas[index], None if self.blocks is None else self.blocks[index]
+
+    def _size(self, index: int) -> int:
+        data, block = self[index]
+        return len(data) + len(block or b"")
 
     def commands(self, start: int, stop: int, serial: int) -> bytes:
         """The commands of some of them; ``serial`` is that of the first."""
-        subjects, datas, blocks = self.subjects[start:stop], self.datas[start:stop], self.blocks[start:stop]
-        serials = range(serial, serial + stop - start)
-        if len(self._templates) == 1:
-            (template,) = self._templates.values()
+        if speed is not None:
+            framed: bytes = speed.frames(
+                self._prefixes, self._base, serial, self.blocks, self.datas, start, stop
+            )
+            return framed
+        base, datas = self._base, self.datas[start:stop]
+        places = zip(self._prefixes[start:stop], range(serial, serial + stop - start), strict=True)
+        if self.blocks is None:
             pieces = [
-                template % (number, len(block), len(block) + len(data), block, data)
-                for number, block, data in zip(serials, blocks, datas, strict=True)
+                b"%b%b%d %d\r\n%b\r\n" % (prefix, base, number, len(data), data)
+                for (prefix, number), data in zip(places, datas, strict=True)
             ]
         else:
-            of = self._templates
             pieces = [
-                of[subject] % (number, len(block), len(block) + len(data), block, data)
-                for subject, number, block, data in zip(subjects, serials, blocks, datas, strict=True)
+                b"H%b%b%d %d %d\r\n%b%b\r\n"
+                % (prefix, base, number, len(block), len(block) + len(data), block, data)
+                for (prefix, number), block, data in zip(places, self.blocks[start:stop], datas, strict=True)
             ]
         return b"".join(pieces)

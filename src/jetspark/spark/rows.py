@@ -96,12 +96,15 @@ class SinkColumns(NamedTuple):
 
 
 class PlainRows(NamedTuple):
-    """The messages of a record batch in which no row has more than a subject, data and a derived id."""
+    """The messages of a record batch in which no row has more than a subject, data and a derived id.
+
+    Without ids where none are derived.
+    """
 
     first: int
     subjects: list[str]
     datas: list[bytes]
-    ids: list[bytes]
+    ids: list[bytes] | None
 
 
 class MessageIds:
@@ -229,7 +232,7 @@ class RowPlanner:
         """
         columns, ids = self._columns, self._ids
         others = (columns.headers, columns.ttl, columns.msg_id)
-        if ids is None or not ids.plain or others != (None, None, None) or not batch.num_rows:
+        if (ids is not None and not ids.plain) or others != (None, None, None) or not batch.num_rows:
             return None
         column = batch.column(columns.data)
         if column.null_count or pc.max(pc.binary_length(column)).as_py() + _HEADER_SLACK > self._max_size:
@@ -239,7 +242,8 @@ class RowPlanner:
         if bad:
             return None
         first, self._row = self._row, self._row + batch.num_rows
-        return PlainRows(first, subjects, datas, ids.derive_many(first, subjects, datas))
+        derived = None if ids is None else ids.derive_many(first, subjects, datas)
+        return PlainRows(first, subjects, datas, derived)
 
     def _datas(self, column: pa.Array, bad: dict[int, tuple[str, object, str]]) -> list[Any]:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

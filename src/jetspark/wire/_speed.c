@@ -517,6 +517,16 @@ typedef struct {
     Py_ssize_t front;
 } Position;
 
+/* Microseconds of 19 digits, which nanoseconds have these days; -1 when they are no int64. */
+static int64_t read_microseconds(const char *digits)
+{
+    int64_t time = read_number(digits, digits + 16), rest = read_number(digits + 16, digits + 19);
+    if (time < 0 || rest < 0 || time > INT64_MAX / 1000
+        || (time == INT64_MAX / 1000 && rest > INT64_MAX % 1000))
+        return -1;
+    return time;
+}
+
 /* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. */
 static int read_position(const char *start, const char *end, Position *position)
 {
@@ -538,18 +548,12 @@ static int read_position(const char *start, const char *end, Position *position)
     int64_t time = read_number(dots[first + 2] + 1, last);
     if (position->sequence < 0)
         return 0;
-    if (time < 0) { /* nanoseconds have 19 digits these days */
-        const char *digits = dots[first + 2] + 1;
-        if (last - digits != 19)
-            return 0;
-        time = read_number(digits, last - 3);
-        if (time < 0 || read_number(last - 3, last) < 0 || time > INT64_MAX / 1000)
-            return 0;
-    }
-    else
+    if (time >= 0)
         time /= 1000;
+    else if (last - (dots[first + 2] + 1) == 19)
+        time = read_microseconds(dots[first + 2] + 1);
     position->time = time;
-    return 1;
+    return time >= 0;
 }
 
 static const char *skip_digits(const char *at, const char *end)
@@ -578,9 +582,8 @@ static int read_position_like(const char *start, const char *end, const char *be
     if (skip_digits(pending, end) != end)
         return 0;
     position->sequence = read_number(sequence, dot);
-    position->time = read_number(nanoseconds, nanoseconds + 16);
-    return position->sequence >= 0 && position->time >= 0 && position->time <= INT64_MAX / 1000
-           && read_number(nanoseconds + 16, nanoseconds + 19) >= 0;
+    position->time = read_microseconds(nanoseconds);
+    return position->sequence >= 0 && position->time >= 0;
 }
 
 PyDoc_STRVAR(rows_positions_doc,
@@ -701,6 +704,8 @@ static int set_result(PyObject *future, PyObject *ack)
         Py_DECREF(set);
         return 0;
     }
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1; /* an interrupt, which may come when the result is set already */
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyObject *done = PyObject_CallMethodNoArgs(future, name_done);
@@ -774,7 +779,7 @@ PyDoc_STRVAR(rows_settle_doc,
 
 static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 4 || !PyDict_Check(args[1]) || !PyType_Check(args[3])) {
+    if (nargs != 4 || !PyDict_Check(args[1]) || !PyType_Check(args[2]) || !PyType_Check(args[3])) {
         PyErr_SetString(PyExc_TypeError, "settle(int, dict, type, type)");
         return NULL;
     }
@@ -859,8 +864,14 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
     Py_XDECREF(stream);
     return Py_BuildValue("(nnN)", acked, duplicates, others);
 fail:
-    Py_XDECREF(together.batch);
-    Py_XDECREF(together.stream);
+    if (together.batch != NULL) {
+        /* What it has not heard of is no longer pending: nobody else would tell it. */
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        if (tell_batch(&together) < 0)
+            PyErr_Clear();
+        PyErr_Restore(kind, error, trace);
+    }
     Py_XDECREF(key);
     Py_XDECREF(flight);
     Py_XDECREF(stream);
@@ -924,6 +935,17 @@ static char *put_number(char *place, uint64_t number)
     return place;
 }
 
+static char *put(char *place, const char *bytes, Py_ssize_t len)
+{
+    memcpy(place, bytes, (size_t)len);
+    return place + len;
+}
+
+static char *put_bytes(char *place, PyObject *bytes)
+{
+    return put(place, PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes));
+}
+
 /* A whole publish: prefix, the reply of inbox and serial, the size, data. */
 static PyObject *frame(PyObject *prefix, PyObject *inbox, uint64_t serial, PyObject *data)
 {
@@ -939,17 +961,77 @@ static PyObject *frame(PyObject *prefix, PyObject *inbox, uint64_t serial, PyObj
     PyObject *whole = PyBytes_FromStringAndSize(NULL, prefix_len + inbox_len + middle + size + 2);
     if (whole == NULL)
         return NULL;
+    char *place = put_bytes(PyBytes_AS_STRING(whole), prefix);
+    place = put_bytes(place, inbox);
+    place = put(place, numbers, middle);
+    place = put_bytes(place, data);
+    put(place, "\r\n", 2);
+    return whole;
+}
+
+PyDoc_STRVAR(frames_doc,
+"frames(prefixes, inbox, serial, blocks, datas, start, stop) -> bytes\n\n"
+"Whole publishes of the rows from start to stop; serial is that of the first. blocks are their headers, or\n"
+"None: they have none.");
+
+static PyObject *frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 7 || !PyList_Check(args[0]) || !PyBytes_Check(args[1])
+        || (args[3] != Py_None && !PyList_Check(args[3])) || !PyList_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "frames(list, bytes, int, list | None, list, int, int)");
+        return NULL;
+    }
+    uint64_t serial = PyLong_AsUnsignedLongLong(args[2]);
+    Py_ssize_t start = PyLong_AsSsize_t(args[5]), stop = PyLong_AsSsize_t(args[6]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *prefixes = args[0], *inbox = args[1], *datas = args[4];
+    PyObject *blocks = args[3] == Py_None ? NULL : args[3];
+    if (start < 0 || stop < start || stop > PyList_GET_SIZE(prefixes) || stop > PyList_GET_SIZE(datas)
+        || (blocks != NULL && stop > PyList_GET_SIZE(blocks))) {
+        PyErr_SetString(PyExc_IndexError, "start and stop must be rows of all lists");
+        return NULL;
+    }
+    /* H, three numbers of at most 20 digits, two blanks, two line ends */
+    Py_ssize_t size = 0, most = PyBytes_GET_SIZE(inbox) + 1 + 60 + 2 + 4;
+    for (Py_ssize_t i = start; i < stop; i++) {
+        PyObject *prefix = PyList_GET_ITEM(prefixes, i), *data = PyList_GET_ITEM(datas, i);
+        PyObject *block = blocks == NULL ? NULL : PyList_GET_ITEM(blocks, i);
+        if (!PyBytes_Check(prefix) || !PyBytes_Check(data) || (block != NULL && !PyBytes_Check(block))) {
+            PyErr_SetString(PyExc_TypeError, "prefixes, blocks and datas must be bytes");
+            return NULL;
+        }
+        size += most + PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(data);
+        if (block != NULL)
+            size += PyBytes_GET_SIZE(block);
+    }
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, size);
+    if (whole == NULL)
+        return NULL;
     char *place = PyBytes_AS_STRING(whole);
-    memcpy(place, PyBytes_AS_STRING(prefix), (size_t)prefix_len);
-    place += prefix_len;
-    memcpy(place, PyBytes_AS_STRING(inbox), (size_t)inbox_len);
-    place += inbox_len;
-    memcpy(place, numbers, (size_t)middle);
-    place += middle;
-    memcpy(place, PyBytes_AS_STRING(data), (size_t)size);
-    place += size;
-    place[0] = '\r';
-    place[1] = '\n';
+    for (Py_ssize_t i = start; i < stop; i++) {
+        PyObject *block = blocks == NULL ? NULL : PyList_GET_ITEM(blocks, i);
+        PyObject *data = PyList_GET_ITEM(datas, i);
+        Py_ssize_t total = PyBytes_GET_SIZE(data);
+        if (block != NULL)
+            *place++ = 'H';
+        place = put_bytes(place, PyList_GET_ITEM(prefixes, i));
+        place = put_bytes(place, inbox);
+        place = put_number(place, serial++);
+        *place++ = ' ';
+        if (block != NULL) {
+            place = put_number(place, (uint64_t)PyBytes_GET_SIZE(block));
+            *place++ = ' ';
+            total += PyBytes_GET_SIZE(block);
+        }
+        place = put_number(place, (uint64_t)total);
+        place = put(place, "\r\n", 2);
+        if (block != NULL)
+            place = put_bytes(place, block);
+        place = put_bytes(place, data);
+        place = put(place, "\r\n", 2);
+    }
+    _PyBytes_Resize(&whole, place - PyBytes_AS_STRING(whole));
     return whole;
 }
 
@@ -1065,6 +1147,7 @@ static PyTypeObject LauncherType = {
 };
 
 static PyMethodDef functions[] = {
+    {"frames", (PyCFunction)(void (*)(void))frames, METH_FASTCALL, frames_doc},
     {"read_run", (PyCFunction)(void (*)(void))read_run, METH_FASTCALL, read_run_doc},
     {NULL, NULL, 0, NULL},
 };

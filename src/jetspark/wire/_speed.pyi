@@ -12,6 +12,16 @@ def read_run(
     max_message: int,
     /,
 ) -> int: ...
+def frames(
+    prefixes: list[bytes],
+    inbox: bytes,
+    serial: int,
+    blocks: list[bytes] | None,
+    datas: list[bytes],
+    start: int,
+    stop: int,
+    /,
+) -> bytes: ...
 
 class Launcher:
     def __new__(
