@@ -152,6 +152,10 @@ CHANGES = {
     "size that is too large": ONE.replace(b" 11\r\n", b" 999999999\r\n"),
     "size and a blank": ONE.replace(b" 11\r\n", b" 11 \r\n"),
     "another word": ONE.replace(b" 11\r\n", b" 11 11\r\n"),
+    "empty reply": b"MSG orders.eu 1  11\r\n%b\r\n" % (b"x" * 11),
+    # The sizes of the second could be reply and size of a line that begins as the first does.
+    "headers, then headers without a reply": hmsg(b"orders.eu", REPLY, HEADER, b"x")
+    + b"HMSG orders.eu 1 %d %d\r\n%b\r\n" % (len(HEADER), len(HEADER), HEADER),
     "two blanks before the reply": ONE.replace(b" 1 ", b" 1  "),
     "two blanks before the size": ONE.replace(b" 11\r\n", b"  11\r\n"),
     "line too long": msg(b"orders.eu", b"r" * MAX_LINE, b"x" * 11),
@@ -209,6 +213,17 @@ def test_payloads_of_every_size(size: int) -> None:
     third = len(wire) // 3
     entries, nbytes, *_ = same(wire, [wire[:third], wire[third : 2 * third], wire[2 * third :]])
     assert (len(entries), nbytes) == (count, len(wire))
+
+
+@pytest.mark.parametrize("place", [0, 1, 5, _STREAK, 40])
+def test_a_size_above_the_limit_among_equals(place: int) -> None:
+    rows = alike(40)
+    rows.insert(place, msg(b"orders.eu", REPLY, b"x" * 51))
+    entries, _, _, error = same(b"".join(rows), max_message=50)
+    assert len(entries) == place
+    assert error is not None
+    assert "51" in error
+    assert len(same(b"".join(rows), max_message=51)[0]) == 41
 
 
 def test_blocks_end_in_the_middle_of_a_stream() -> None:
