@@ -12,7 +12,8 @@ PURE   := tests/wire tests/arrow tests/jetstream tests/blocking
 BIN    := $(VENV)/bin
 # The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
 # an unchanged one costs a file check.
-DEPS   := $(shell cat pyproject.toml requirements.lock hatch_build.py src/jetspark/wire/_speed.c | cksum | tr -d " ")
+CORE   := $(wildcard src/jetspark/wire/_speed*.[ch])
+DEPS   := $(shell cat pyproject.toml requirements.lock hatch_build.py $(CORE) | cksum | tr -d " ")
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
@@ -23,7 +24,7 @@ help: ## Show this list
 
 setup: $(STAMP) java ## Create .venv with everything that the tests and the demo need
 
-$(STAMP): pyproject.toml requirements.lock hatch_build.py src/jetspark/wire/_speed.c tools/setup.sh
+$(STAMP): pyproject.toml requirements.lock hatch_build.py $(CORE) tools/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" STAMP="$(STAMP)" tools/setup.sh environment
 
 java:

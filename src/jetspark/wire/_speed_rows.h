@@ -1,0 +1,381 @@
+/* Columns: where the messages of a run lie in the received chunks; Arrow buffers of that. Part of _speed.c. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *chunks; /* list of the bytes objects that the rows point into */
+    Row *rows;
+    Py_ssize_t count;
+    Py_ssize_t room;
+} Rows;
+
+static PyTypeObject RowsType;
+
+static PyObject *rows_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Rows *self = (Rows *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->chunks = PyList_New(0);
+    if (self->chunks == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void rows_dealloc(Rows *self)
+{
+    Py_XDECREF(self->chunks);
+    PyMem_Free(self->rows);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static Py_ssize_t rows_length(Rows *self)
+{
+    return self->count;
+}
+
+static int rows_reserve(Rows *self, Py_ssize_t more)
+{
+    Py_ssize_t wanted = self->count + more;
+    if (wanted <= self->room)
+        return 0;
+    Py_ssize_t room = self->room + self->room / 2 + 16;
+    if (room < wanted)
+        room = wanted;
+    Row *rows = PyMem_Realloc(self->rows, (size_t)room * sizeof(Row));
+    if (rows == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->rows = rows;
+    self->room = room;
+    return 0;
+}
+
+PyDoc_STRVAR(rows_read_doc,
+"read(buf, pos, sid, headers, max_line, max_message, need_reply) -> int\n\n"
+"Note each complete message of sid from pos on; where it stopped: with need_reply, also at a message without\n"
+"a reply. headers gets the header blocks by row.");
+
+static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 7 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2]) || !PyDict_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "read(bytes, int, bytes, dict, int, int, bool)");
+        return NULL;
+    }
+    const char *buf = PyBytes_AS_STRING(args[0]);
+    Py_ssize_t total = PyBytes_GET_SIZE(args[0]);
+    Py_ssize_t pos = PyLong_AsSsize_t(args[1]);
+    Wanted wanted = {PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]), PyLong_AsSsize_t(args[4]),
+                     PyLong_AsSsize_t(args[5]), PyObject_IsTrue(args[6])};
+    if (PyErr_Occurred())
+        return NULL;
+    if (pos < 0 || pos > total) {
+        PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
+        return NULL;
+    }
+    Py_ssize_t had = self->count;
+    Before before = {NULL, 0, 0};
+    while (pos < total) {
+        if (self->count == self->room && rows_reserve(self, 1) < 0)
+            return NULL;
+        Row *row = &self->rows[self->count];
+        Py_ssize_t after = read_message(buf, pos, total, &wanted, &before, row);
+        if (after < 0)
+            break;
+        if (row->header_len) {
+            PyObject *key = PyLong_FromSsize_t(self->count);
+            PyObject *block = PyBytes_FromStringAndSize(row->header, row->header_len);
+            int failed = key == NULL || block == NULL || PyDict_SetItem(args[3], key, block) < 0;
+            Py_XDECREF(key);
+            Py_XDECREF(block);
+            if (failed)
+                return NULL;
+        }
+        self->count++;
+        pos = after;
+    }
+    if (self->count > had && PyList_Append(self->chunks, args[0]) < 0) {
+        self->count = had;
+        return NULL;
+    }
+    return PyLong_FromSsize_t(pos);
+}
+
+PyDoc_STRVAR(rows_extend_doc, "extend(other)\n\nThe rows of another, behind these.");
+
+static PyObject *rows_extend(Rows *self, PyObject *argument)
+{
+    if (!PyObject_TypeCheck(argument, &RowsType) || argument == (PyObject *)self) {
+        PyErr_SetString(PyExc_TypeError, "extend() takes other Rows");
+        return NULL;
+    }
+    Rows *other = (Rows *)argument;
+    if (rows_reserve(self, other->count) < 0)
+        return NULL;
+    Py_ssize_t end = PyList_GET_SIZE(self->chunks);
+    if (PyList_SetSlice(self->chunks, end, end, other->chunks) < 0)
+        return NULL;
+    if (other->count)
+        memcpy(self->rows + self->count, other->rows, (size_t)other->count * sizeof(Row));
+    self->count += other->count;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(rows_truncate_doc, "truncate(count)\n\nKeep the first rows only.");
+
+static PyObject *rows_truncate(Rows *self, PyObject *argument)
+{
+    Py_ssize_t count = PyLong_AsSsize_t(argument);
+    if (count == -1 && PyErr_Occurred())
+        return NULL;
+    if (count < 0) {
+        PyErr_SetString(PyExc_ValueError, "count must not be negative");
+        return NULL;
+    }
+    if (count < self->count)
+        self->count = count;
+    Py_RETURN_NONE;
+}
+
+/* Columns by number: subject, reply, data. */
+static int cell(const Row *row, long column, const char **start, uint32_t *len)
+{
+    switch (column) {
+    case 0:
+        *start = row->subject;
+        *len = row->subject_len;
+        return 0;
+    case 1:
+        *start = row->reply;
+        *len = row->reply_len;
+        return 0;
+    case 2:
+        *start = row->data;
+        *len = row->data_len;
+        return 0;
+    }
+    PyErr_SetString(PyExc_ValueError, "column must be 0 (subject), 1 (reply) or 2 (data)");
+    return -1;
+}
+
+PyDoc_STRVAR(rows_cells_doc, "cells(column) -> list[bytes]\n\nA column as objects; 0 subject, 1 reply, 2 data.");
+
+static PyObject *rows_cells(Rows *self, PyObject *argument)
+{
+    long column = PyLong_AsLong(argument);
+    if (column == -1 && PyErr_Occurred())
+        return NULL;
+    PyObject *cells = PyList_New(self->count);
+    if (cells == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const char *start;
+        uint32_t len;
+        PyObject *value = cell(&self->rows[i], column, &start, &len) < 0
+                              ? NULL
+                              : PyBytes_FromStringAndSize(start, len);
+        if (value == NULL) {
+            Py_DECREF(cells);
+            return NULL;
+        }
+        PyList_SET_ITEM(cells, i, value);
+    }
+    return cells;
+}
+
+PyDoc_STRVAR(rows_reply_doc, "reply(row) -> bytes\n\nThe reply of one row; negative counts from the end.");
+
+static PyObject *rows_reply(Rows *self, PyObject *argument)
+{
+    Py_ssize_t index = PyLong_AsSsize_t(argument);
+    if (index == -1 && PyErr_Occurred())
+        return NULL;
+    if (index < 0)
+        index += self->count;
+    if (index < 0 || index >= self->count) {
+        PyErr_SetString(PyExc_IndexError, "no such row");
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize(self->rows[index].reply, self->rows[index].reply_len);
+}
+
+PyDoc_STRVAR(rows_pack_doc,
+"pack(column) -> (offsets, data)\n\nA column as the two buffers of an Arrow binary array (32-bit offsets).");
+
+static PyObject *rows_pack(Rows *self, PyObject *argument)
+{
+    long column = PyLong_AsLong(argument);
+    if (column == -1 && PyErr_Occurred())
+        return NULL;
+    const char *start = NULL;
+    uint32_t len = 0;
+    int64_t sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        if (cell(&self->rows[i], column, &start, &len) < 0)
+            return NULL;
+        sum += len;
+    }
+    if (sum > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more than 2 GiB in one Arrow array");
+        return NULL;
+    }
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (self->count + 1) * (Py_ssize_t)sizeof(int32_t));
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sum);
+    if (offsets == NULL || data == NULL) {
+        Py_XDECREF(offsets);
+        Py_XDECREF(data);
+        return NULL;
+    }
+    char *place = PyBytes_AS_STRING(data);
+    char *offset = PyBytes_AS_STRING(offsets);
+    int32_t at = 0;
+    memcpy(offset, &at, sizeof at);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        cell(&self->rows[i], column, &start, &len);
+        memcpy(place + at, start, len);
+        at += (int32_t)len;
+        offset += sizeof at;
+        memcpy(offset, &at, sizeof at);
+    }
+    return Py_BuildValue("(NN)", offsets, data);
+}
+
+/* A decimal number that fits an int64; -1 when it is not one. */
+static int64_t read_number(const char *start, const char *end)
+{
+    if (start == end || end - start > 18)
+        return -1;
+    int64_t value = 0;
+    for (; start < end; start++) {
+        unsigned digit = (unsigned char)*start - '0';
+        if (digit > 9)
+            return -1;
+        value = value * 10 + digit;
+    }
+    return value;
+}
+
+typedef struct {
+    int64_t sequence;
+    int64_t time; /* microseconds */
+    /* How many bytes there are in front of the sequence, in a reply of 9 tokens; otherwise 0. */
+    Py_ssize_t front;
+} Position;
+
+/* Microseconds of 19 digits, which nanoseconds have these days; -1 when they are no int64. */
+static int64_t read_microseconds(const char *digits)
+{
+    int64_t time = read_number(digits, digits + 16), rest = read_number(digits + 16, digits + 19);
+    if (time < 0 || rest < 0 || time > INT64_MAX / 1000
+        || (time == INT64_MAX / 1000 && rest > INT64_MAX % 1000))
+        return -1;
+    return time;
+}
+
+/* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. */
+static int read_position(const char *start, const char *end, Position *position)
+{
+    const char *dots[12];
+    int tokens = 1;
+    for (const char *at = start; at < end; at++) {
+        if (*at == '.') {
+            if (tokens < 12)
+                dots[tokens] = at;
+            tokens++;
+        }
+    }
+    int first = tokens == 9 ? 5 : 7;
+    if (end - start < 8 || memcmp(start, "$JS.ACK.", 8) != 0 || (tokens != 9 && tokens < 11))
+        return 0;
+    const char *last = first + 3 < tokens ? dots[first + 3] : end;
+    position->front = tokens == 9 ? dots[first] + 1 - start : 0;
+    position->sequence = read_number(dots[first] + 1, dots[first + 1]);
+    int64_t time = read_number(dots[first + 2] + 1, last);
+    if (position->sequence < 0)
+        return 0;
+    if (time >= 0)
+        time /= 1000;
+    else if (last - (dots[first + 2] + 1) == 19)
+        time = read_microseconds(dots[first + 2] + 1);
+    position->time = time;
+    return time >= 0;
+}
+
+static const char *skip_digits(const char *at, const char *end)
+{
+    while (at < end && (unsigned char)(*at - '0') <= 9)
+        at++;
+    return at;
+}
+
+/* The same for a reply that begins as the one before did: stream, consumer and deliveries are the same, so
+ * what follows is "sequence.sequence.nanoseconds.pending". 0: look closer. */
+static int read_position_like(const char *start, const char *end, const char *before, Position *position)
+{
+    Py_ssize_t front = position->front;
+    if (front == 0 || end - start <= front || memcmp(start, before, (size_t)front) != 0)
+        return 0;
+    const char *sequence = start + front, *at = skip_digits(sequence, end);
+    const char *dot = at;
+    if (at == end || *at != '.')
+        return 0;
+    at = skip_digits(at + 1, end);
+    /* The consumer's sequence; and 19 digits between two dots must follow. */
+    if (at == dot + 1 || end - at < 22 || *at != '.' || at[20] != '.')
+        return 0;
+    const char *nanoseconds = at + 1, *pending = at + 21;
+    if (skip_digits(pending, end) != end)
+        return 0;
+    position->sequence = read_number(sequence, dot);
+    position->time = read_microseconds(nanoseconds);
+    return position->sequence >= 0 && position->time >= 0;
+}
+
+PyDoc_STRVAR(rows_positions_doc,
+"positions() -> (sequences, microseconds) | None\n\n"
+"Stream sequence and time out of the ack replies, as buffers of int64; None unless all replies have them.");
+
+static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
+{
+    Py_ssize_t size = self->count * (Py_ssize_t)sizeof(int64_t);
+    PyObject *sequences = PyBytes_FromStringAndSize(NULL, size);
+    PyObject *times = PyBytes_FromStringAndSize(NULL, size);
+    if (sequences == NULL || times == NULL)
+        goto fail;
+    char *sequence_at = PyBytes_AS_STRING(sequences), *time_at = PyBytes_AS_STRING(times);
+    const char *before = NULL;
+    Position position = {0, 0, 0};
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const char *start = self->rows[i].reply, *end = start + self->rows[i].reply_len;
+        if (!read_position_like(start, end, before, &position) && !read_position(start, end, &position))
+            goto none;
+        before = start;
+        memcpy(sequence_at, &position.sequence, sizeof position.sequence);
+        memcpy(time_at, &position.time, sizeof position.time);
+        sequence_at += sizeof position.sequence;
+        time_at += sizeof position.time;
+    }
+    return Py_BuildValue("(NN)", sequences, times);
+none:
+    Py_DECREF(sequences);
+    Py_DECREF(times);
+    Py_RETURN_NONE;
+fail:
+    Py_XDECREF(sequences);
+    Py_XDECREF(times);
+    return NULL;
+}
+
+PyDoc_STRVAR(rows_size_doc, "size() -> int\n\nBytes of subjects, replies, headers and payloads.");
+
+static PyObject *rows_size(Rows *self, PyObject *Py_UNUSED(ignored))
+{
+    int64_t sum = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Row *row = &self->rows[i];
+        sum += (int64_t)row->subject_len + row->reply_len + row->header_len + row->data_len;
+    }
+    return PyLong_FromLongLong(sum);
+}
