@@ -59,7 +59,7 @@ class Flood:
             return
         self._large += 1
         if not self.lasts:
-            if self._large < LARGE_READS or not self._has_settings():
+            if self._large < LARGE_READS or getattr(self._transport, "max_size", None) != FULL_READ:
                 return
             self._begin()
         more = held >= LARGE_MESSAGE or (bool(events) and type(events[-1]) in _IN_COLUMNS)
@@ -74,12 +74,6 @@ class Flood:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _has_settings(self) -> bool:
-        if getattr(self._transport, "max_size", None) != FULL_READ:
-            return False
-        # TLS that began after INFO has put itself between this transport and the link, with its own buffer.
-        return not isinstance(self._transport.get_protocol(), asyncio.BufferedProtocol)
 
     def _begin(self) -> None:
         self.lasts = True

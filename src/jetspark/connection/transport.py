@@ -246,6 +246,7 @@ class Link(asyncio.Protocol):
         if transport is None:
             raise ConnectionLost(f"{self.url.hostport} closed the connection during the TLS handshake")
         self._transport = transport
+        self._flood = Flood(transport)
         self._tls_unproven = True
 
     async def handshake(self, options: ConnectOptions) -> deque[Event]:
