@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _bars import judge, summary, verdict
+from _bars import judge, ratio, summary, verdict
 from _raw import RawConn
 
 if TYPE_CHECKING:
@@ -437,7 +437,8 @@ def spread_of(row: dict[str, Any], contender: str) -> float | None:
 
 
 def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -> str:
-    """Figures, then ours divided by each of the others, then the bars. For `us` and `ms` smaller is better.
+    """Figures, then ours divided by each of the others (the median of the rounds' ratios), then the bars. For
+    `us` and `ms` smaller is better.
 
     `spreads`: those of ours for rows that do not bring their rounds.
     """
@@ -445,8 +446,9 @@ def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
-    def ratio(ours: float | None, other: float | None) -> str:
-        return f"{ours / other:.2f}" if ours and other else "-"
+    def divided(row: dict[str, Any], other: str) -> str:
+        found = ratio(row, other)
+        return "-" if found is None else f"{found:.2f}"
 
     def share(value: float | None) -> str:
         return "" if value is None else f"{value:.0%}"
@@ -468,8 +470,7 @@ def table(rows: list[dict[str, Any]], spreads: dict[str, float] | None = None) -
                 number(row["raw"]),
                 share(spread_of(row, "raw")),
                 *map(number, peers),
-                ratio(row["ours"], row["raw"]),
-                *(ratio(row["ours"], peer) for peer in peers),
+                *(divided(row, other) for other in ("raw", *PEERS)),
                 verdict(judge(row)),
             ]
         )

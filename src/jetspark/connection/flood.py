@@ -12,6 +12,7 @@ Only asyncio's own plain sockets have the settings that this needs; others are l
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from typing import Any
 
@@ -33,6 +34,17 @@ MORE = 1_048_576
 MORE_WAIT = 524_288
 LARGE_MESSAGE = 2_048
 _IN_COLUMNS = (PackedColumns, Columns)
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Have the allocator keep what large reads and their record batches take.
+
+    glibc gives a block beyond a threshold back to the kernel at once and gets the next one page by page,
+    which costs more than filling it. The threshold grows to the size of the largest such block that was
+    freed, so we free one; what may stay with the process for it are 16 MiB. Other allocators don't mind.
+    """
+    bytes(8 * 1_048_576)
 
 
 class Flood:
@@ -64,6 +76,7 @@ class Flood:
             self._begin()
         more = held >= LARGE_MESSAGE or (bool(events) and type(events[-1]) in _IN_COLUMNS)
         if more and self._transport.max_size != MORE:
+            keep_memory()
             self._transport.max_size = MORE
             self._sleeping = False
         if not self._sleeping:

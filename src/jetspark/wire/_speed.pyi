@@ -5,7 +5,7 @@ def read_run(
     buf: bytes,
     pos: int,
     sid: bytes,
-    make: Callable[..., Any],
+    make: Callable[..., Any] | None,
     owner: Any,
     items: list[Any],
     max_line: int,

@@ -170,7 +170,7 @@ static PyObject *text(const char *start, Py_ssize_t len)
 PyDoc_STRVAR(read_run_doc,
 "read_run(buf, pos, sid, make, owner, items, max_line, max_message) -> int\n\n"
 "Append make(subject, reply, data, header, owner) to items for each complete message of sid from pos on;\n"
-"where it stopped.");
+"where it stopped. make None: pass over them.");
 
 static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -189,6 +189,16 @@ static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t na
     if (pos < 0 || pos > total) {
         PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
         return NULL;
+    }
+    if (make == Py_None) {
+        Row passed;
+        Before before = {NULL, 0, 0};
+        Py_ssize_t after = pos;
+        while (after >= 0 && after < total) {
+            pos = after;
+            after = read_message(buf, pos, total, &wanted, &before, &passed);
+        }
+        return PyLong_FromSsize_t(after < 0 ? pos : after);
     }
     PyObject *subject = NULL; /* most runs have few subjects, mostly one after the other */
     const char *subject_bytes = NULL;

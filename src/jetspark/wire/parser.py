@@ -300,9 +300,10 @@ class Parser:
                             pos = end + 2
                         make = _drop
                         continue
-                    if compiled is not None and make is not _drop:
+                    if compiled is not None and (make is not _drop or sid.isascii()):
+                        made = None if make is _drop else make
                         pos = compiled.read_run(
-                            buf, pos, sid.encode(), make, owner, run, MAX_LINE, self._max_message
+                            buf, pos, sid.encode(), made, owner, run, MAX_LINE, self._max_message
                         )
                         continue
                 append(make(subject, reply, buf[body:end], header, owner))
