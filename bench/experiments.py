@@ -91,15 +91,31 @@ def compare(group: str, quick: bool) -> list[Line]:
 # --- a client at work: processor time --------------------------------------------------------------------
 
 
+# Messages of larger streams by their size.
+LARGE = {4_096: 60_000, 65_536: 6_000}
+QUICK_LARGE = {4_096: 20_000, 65_536: 2_000}
+
+
 class Live:
     """A server with a stream to read and a stream to write, and clients that run against it."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
         self.url, self.host, self.port, self.count = f"nats://{host}:{port}", host, port, count
         self.runs = 0
+        self.streams: set[str] = set()
         with RawConn(host, port) as conn:
             conn.create_stream("READ", "bench.read")
             publish_pipelined(conn, "bench.read", count, SIZE, 20_000)
+
+    def large(self, size: int, count: int) -> dict[str, Any]:
+        """What a client is told to read a stream of larger messages, which is made on first use."""
+        name = f"READ-{size}"
+        if name not in self.streams:
+            self.streams.add(name)
+            with RawConn(self.host, self.port) as conn:
+                conn.create_stream(name, f"bench.{name}")
+                publish_pipelined(conn, f"bench.{name}", count, size, 200, step=50)
+        return {"size": size, "n": count, "warm": count // 4, "streams": [name]}
 
     def once(self, python: str, env: dict[str, str], **spec: Any) -> dict[str, Any]:
         self.runs += 1
@@ -170,7 +186,7 @@ def collector(live: Live, quick: bool) -> list[Line]:
 
 def in_flight(live: Live, quick: bool) -> list[Line]:
     """How much the server may send ahead, and whether the limit is in messages or in bytes."""
-    sizes = {4_096: 20_000, 65_536: 2_000} if quick else {4_096: 60_000, 65_536: 6_000}
+    sizes = QUICK_LARGE if quick else LARGE
     variants: dict[str, dict[str, Any]] = {"max_messages": {}}
     variants |= {f"max_bytes, {mib} MiB": {"max_bytes": mib << 20} for mib in (2, 8, 16, 32, 64)}
     repeats = 2 if quick else 5
@@ -178,17 +194,34 @@ def in_flight(live: Live, quick: bool) -> list[Line]:
     for what in ("iter", "batches"):
         found[what, SIZE] = live.best(variants, repeats, {"what": what, "n": live.count // 2})
     for size, count in sizes.items():
-        name = f"READ-{size}"
-        with RawConn(live.host, live.port) as conn:
-            conn.create_stream(name, f"bench.{name}")
-            publish_pipelined(conn, f"bench.{name}", count, size, 200, step=50)
         for what in ("iter", "arrow"):
-            fixed = {"what": what, "size": size, "n": count, "warm": count // 4, "streams": [name]}
-            found[what, size] = live.best(variants, repeats, fixed)
+            found[what, size] = live.best(variants, repeats, {"what": what, **live.large(size, count)})
     lines: list[Line] = [("limit", *(f"{what}, {size:,} B: us (system)" for what, size in found))]
     for label in variants:
         cells = [f"{one[label]['us']:.2f} ({one[label]['system_us']:.2f})" for one in found.values()]
         lines.append((label, *cells))
+        note(" | ".join(lines[-1]))
+    return lines
+
+
+def floods(live: Live, quick: bool) -> list[Line]:
+    """Fewer and larger reads, and the memory of large ones kept."""
+    variants: dict[str, dict[str, Any]] = {
+        "reads as they come": {"flood": "off"},
+        "flood, memory as glibc likes": {"flood": "forgetful"},
+        "flood, memory kept": {},
+    }
+    repeats = 2 if quick else 5
+    found = {
+        f"{what}, {SIZE} B": live.best(variants, repeats, {"what": what})
+        for what in ("iter", "batches", "arrow")
+    }
+    for size, count in (QUICK_LARGE if quick else LARGE).items():
+        fixed = {"what": "arrow", "max_bytes": 32 << 20, **live.large(size, count)}
+        found[f"arrow, {size:,} B"] = live.best(variants, repeats, fixed)
+    lines: list[Line] = [("variant", *found)]
+    for label in variants:
+        lines.append((label, *(micro(one[label]) for one in found.values())))
         note(" | ".join(lines[-1]))
     return lines
 
@@ -357,6 +390,7 @@ TITLES = {
     "core": "The compiled core",
     "gc": "Garbage collector",
     "inflight": "Bytes in flight of a consumer of large messages",
+    "flood": "Reads in a flood",
     "loop": "Event loop",
     "python": "Interpreters",
     "profile": "Where a client's processor time goes",
@@ -423,6 +457,7 @@ def main() -> int:
             attempt("core", lambda: cores(live, quick))
             attempt("gc", lambda: collector(live, quick))
             attempt("inflight", lambda: in_flight(live, quick))
+            attempt("flood", lambda: floods(live, quick))
             attempt("loop", lambda: loops(live, quick))
             attempt("python", lambda: pythons(live, quick, arguments.python))
             attempt("profile", lambda: profile(live, quick))
