@@ -1,10 +1,10 @@
 """JetStream messages as Arrow record batches: the columnar fast path.
 
 From the received bytes to Arrow there is no Python object for a message. The compiled core notes where
-everything lies in the received chunks and copies it once, into the buffers of Arrow arrays. In pure Python
-the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow copies each column in one go, and
-sequence and timestamp are read out of the ack replies by Arrow's CSV reader with ``.`` as the delimiter,
-which is the fastest integer parser at hand.
+everything lies in the received chunks and copies it once, into the buffers of Arrow arrays; payloads not even
+once with ``views``. In pure Python the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow
+copies each column in one go, and sequence and timestamp are read out of the ack replies by Arrow's CSV reader
+with ``.`` as the delimiter, which is the fastest integer parser at hand.
 
 Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 """
@@ -69,6 +69,7 @@ def consume_arrow(
     expires: float = 30.0,
     idle_heartbeat: float | None = None,
     stop_after: int | None = None,
+    views: bool = False,
     on_error: Callable[[JetsparkError], Any] | None = None,
 ) -> ConsumeArrow:
     """Consume a stream as record batches, from an async or a blocking consumer with ack policy none.
@@ -76,7 +77,10 @@ def consume_arrow(
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
     costs nothing. ``max_bytes``: size of the buffer, default 32 MiB; it must hold the largest message twice.
-    Or ``max_messages``: the same in messages. The other options are those of ``consumer.consume``.
+    Or ``max_messages``: the same in messages. ``views`` (default False): the column ``data`` is of the type
+    ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
+    kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
+    The other options are those of ``consumer.consume``.
     """
     names = list(SCHEMA.names) if columns is None else list(columns)
     unknown = [name for name in names if name not in SCHEMA.names]
@@ -93,7 +97,9 @@ def consume_arrow(
         idle_heartbeat=idle_heartbeat,
         stop_after=stop_after,
     )
-    return ConsumeArrow(consumer, names, options, on_error)
+    if not isinstance(views, bool):
+        raise InvalidArgument("views", views, "must be True or False")
+    return ConsumeArrow(consumer, names, options, on_error, views=views)
 
 
 class ConsumeArrow:
@@ -105,7 +111,10 @@ class ConsumeArrow:
         names: list[str],
         options: PullOptions,
         on_error: Callable[[JetsparkError], Any] | None,
+        *,
+        views: bool = False,
     ) -> None:
+        self._views = views
         self._engine: Engine | None = getattr(consumer, "_engine", None)
         source = consumer if self._engine is None else getattr(consumer, "_target", None)
         if not isinstance(source, Consumer):
@@ -198,13 +207,15 @@ class ConsumeArrow:
         return self._engine
 
     def _convert(self, columns: AnyColumns) -> pa.RecordBatch:
-        batch = to_record_batch(columns, self._names, self._stream)
+        batch = to_record_batch(columns, self._names, self._stream, views=self._views)
         self._last_reply = columns.reply(-1)
         return batch
 
 
-def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> pa.RecordBatch:
-    """The chosen columns of :data:`SCHEMA`, in the order of ``names``."""
+def to_record_batch(
+    columns: AnyColumns, names: Sequence[str], stream: str, *, views: bool = False
+) -> pa.RecordBatch:
+    """The chosen columns of :data:`SCHEMA`, in the order of ``names``; ``views``: data as ``binary_view``."""
     arrays: dict[str, pa.Array] = {}
     if "sequence" in names or "timestamp" in names:
         arrays["sequence"], arrays["timestamp"] = _positions(columns)
@@ -215,13 +226,17 @@ def to_record_batch(columns: AnyColumns, names: Sequence[str], stream: str) -> p
     if "headers" in names:
         arrays["headers"] = _headers(columns)
     if "data" in names:
-        arrays["data"] = _binary(columns, 2)
-    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=_schema(tuple(names)))
+        arrays["data"] = _data_views(columns) if views else _binary(columns, 2)
+    schema = _schema(tuple(names), views)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
 
 
 @functools.lru_cache(maxsize=64)
-def _schema(names: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([SCHEMA.field(name) for name in names])
+def _schema(names: tuple[str, ...], views: bool) -> pa.Schema:
+    fields = [SCHEMA.field(name) for name in names]
+    if views:
+        fields = [field.with_type(pa.binary_view()) if field.name == "data" else field for field in fields]
+    return pa.schema(fields)
 
 
 # Columns of one value: slices of arrays that are made once, in steps of powers of two.
@@ -314,6 +329,15 @@ def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:
             pa.binary(), len(columns), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         )
     return pa.array(columns.payloads if column else columns.subjects, pa.binary())
+
+
+def _data_views(columns: AnyColumns) -> pa.Array:
+    """Payloads, where they are."""
+    if isinstance(columns, PackedColumns):
+        views, chunks = columns.rows.views()
+        buffers = [None, pa.py_buffer(views), *map(pa.py_buffer, chunks)]
+        return pa.Array.from_buffers(pa.binary_view(), len(columns), buffers)
+    return pa.array(columns.payloads, pa.binary_view())
 
 
 def _text(columns: AnyColumns) -> pa.Array:

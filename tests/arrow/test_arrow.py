@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from jetspark.arrow import SCHEMA, consume_arrow, to_record_batch
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
 from jetspark.jetstream.consume_errors import ConsumerDeleted
-from jetspark.wire.columns import Columns
+from jetspark.wire.columns import COLUMNAR, Columns, join_columns
+from jetspark.wire.parser import Parser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -539,3 +541,58 @@ def test_a_coroutine_function_can_not_listen_to_a_blocking_consumer(threads_js: 
     consumer = make_blocking(threads_js, 0)
     with pytest.raises(InvalidArgument, match="plain function"):
         consume_arrow(consumer, on_error=listen)
+
+
+# Views
+
+
+async def test_views_are_the_same_payloads(js: jetspark.JetStream) -> None:
+    """Of all lengths around what a view holds itself, and larger than a read of the socket."""
+    consumer = await make(js)
+    name = consumer.stream_name
+    sizes = [*range(30), 12, 13, 300_000, 0, 900_000, 5, 70_000]
+    payloads = [bytes([number % 251]) * size for number, size in enumerate(sizes)] * 3
+    for number, data in enumerate(payloads):
+        await js.publish(f"{name}.{number}", data)
+    found: list[pa.RecordBatch] = []
+    async with consume_arrow(consumer, views=True, stop_after=len(payloads)) as batches:
+        async for batch in batches:
+            batch.validate(full=True)
+            found.append(batch)
+    table = pa.Table.from_batches(found)
+    assert table.schema.field("data").type == pa.binary_view()
+    assert [field for field in table.schema if field.name != "data"] == [
+        field for field in SCHEMA if field.name != "data"
+    ]
+    assert table.column("data").to_pylist() == payloads
+    assert table.column("data").cast(pa.binary()).to_pylist() == payloads
+    assert table.column("sequence").to_pylist() == list(range(1, len(payloads) + 1))
+
+
+def test_views_of_joined_and_truncated_rows() -> None:
+    parser = Parser()
+    parser.routes["1"] = (COLUMNAR, (None, None))
+    payloads = [b"%0*d" % (size, size) for size in (40, 3, 50, 60, 12, 13)]
+    wire = [b"MSG a 1 %b %d\r\n%b\r\n" % (v1(1), len(data), data) for data in payloads]
+    parts = [part for one in wire for part in parser.feed(one)]
+    columns = join_columns(parts)
+    columns.truncate(5)
+    batch = to_record_batch(columns, ["data"], "s", views=True)
+    del parts, columns
+    gc.collect()
+    batch.validate(full=True)
+    assert batch.column("data").to_pylist() == payloads[:5]
+    assert to_record_batch(Columns("1", [], [], [], {}), ["data"], "s", views=True).num_rows == 0
+
+
+def test_views_in_threads(threads_js: blocking.JetStream) -> None:
+    consumer = make_blocking(threads_js, 500)
+    with consume_arrow(consumer, columns=["data"], views=True, stop_after=500) as batches:
+        data = [value for batch in batches for value in batch.column("data").to_pylist()]
+    assert data == [b"%d" % number for number in range(500)]
+
+
+async def test_views_must_be_a_flag(js: jetspark.JetStream) -> None:
+    consumer = await make(js)
+    with pytest.raises(InvalidArgument, match=r"views.*must be True or False"):
+        consume_arrow(consumer, views="yes")  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ static PyMethodDef rows_methods[] = {
     {"pack", (PyCFunction)rows_pack, METH_O, rows_pack_doc},
     {"positions", (PyCFunction)rows_positions, METH_NOARGS, rows_positions_doc},
     {"settle", (PyCFunction)(void (*)(void))rows_settle, METH_FASTCALL, rows_settle_doc},
+    {"views", (PyCFunction)rows_views, METH_NOARGS, rows_views_doc},
     {"size", (PyCFunction)rows_size, METH_NOARGS, rows_size_doc},
     {NULL, NULL, 0, NULL},
 };

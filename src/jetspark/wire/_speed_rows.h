@@ -242,6 +242,54 @@ static PyObject *rows_pack(Rows *self, PyObject *argument)
     return Py_BuildValue("(NN)", offsets, data);
 }
 
+PyDoc_STRVAR(rows_views_doc,
+"views() -> (views, chunks)\n\n"
+"The payloads as the buffers of an Arrow binary_view array: nothing is copied but the shortest of them.");
+
+static PyObject *rows_views(Rows *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *views = PyBytes_FromStringAndSize(NULL, self->count * 16);
+    PyObject *chunks = PyList_GetSlice(self->chunks, 0, PyList_GET_SIZE(self->chunks));
+    if (views == NULL || chunks == NULL)
+        goto fail;
+    char *view = PyBytes_AS_STRING(views);
+    int32_t number = 0; /* rows lie in the chunks in their order */
+    for (Py_ssize_t i = 0; i < self->count; i++, view += 16) {
+        const char *data = self->rows[i].data;
+        int32_t len = (int32_t)self->rows[i].data_len;
+        memset(view, 0, 16);
+        memcpy(view, &len, 4);
+        if (len <= 12) {
+            memcpy(view + 4, data, (size_t)len);
+            continue;
+        }
+        for (;;) {
+            if (number == PyList_GET_SIZE(chunks)) {
+                PyErr_SetString(PyExc_RuntimeError, "a row lies in no chunk");
+                goto fail;
+            }
+            PyObject *chunk = PyList_GET_ITEM(chunks, number);
+            if (data >= PyBytes_AS_STRING(chunk) && data < PyBytes_AS_STRING(chunk) + PyBytes_GET_SIZE(chunk))
+                break;
+            number++;
+        }
+        Py_ssize_t place = data - PyBytes_AS_STRING(PyList_GET_ITEM(chunks, number));
+        if (place > INT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "more than 2 GiB in one chunk");
+            goto fail;
+        }
+        int32_t offset = (int32_t)place;
+        memcpy(view + 4, data, 4);
+        memcpy(view + 8, &number, 4);
+        memcpy(view + 12, &offset, 4);
+    }
+    return Py_BuildValue("(NN)", views, chunks);
+fail:
+    Py_XDECREF(views);
+    Py_XDECREF(chunks);
+    return NULL;
+}
+
 /* A decimal number that fits an int64; -1 when it is not one. */
 static int64_t read_number(const char *start, const char *end)
 {
