@@ -39,7 +39,7 @@ async def _consumers(nc: Any, spec: dict[str, Any], label: str) -> list[Any]:
     made = []
     for i in range(spec.get("consumers", 1)):
         config = ConsumerConfig(
-            name=f"{spec['name']}-{label}-{i}", ack_policy="none", mem_storage=True, inactive_threshold=60.0
+            name=f"{spec['name']}-{label}-{i}", ack_policy="none", mem_storage=True, inactive_threshold=2.0
         )
         stream = spec["streams"][i % len(spec["streams"])]
         made.append(await nc.jetstream().create_or_update_consumer(stream, config))
