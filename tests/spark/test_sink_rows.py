@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.publish import Expect, publish_headers
 from jetspark.spark.options import OptionError
-from jetspark.spark.rows import BadRow, MessageIds, RowPlanner, SinkColumns
+from jetspark.spark.rows import BadRow, MessageIds, PlainRows, RowPlanner, SinkColumns
 from jetspark.spark.sink_options import SinkSchemaError, check_columns, parse_sink
 from jetspark.spark.sink_target import NotExactlyOnce, UnfitStream
 from jetspark.spark.sink_task import RowNotAcked
@@ -510,6 +510,6 @@ def test_the_quick_way_is_for_rows_with_subject_and_data_only() -> None:
     one = rows(["a"], ["x"], msg_id=pa.array(["m"]))
     assert planner(ids=ids).plan_plain(rows(["a"], ["x"])) is not None
     assert planner(SinkColumns(subject=0, data=1, msg_id=2), ids=ids).plan_plain(one) is None
-    assert planner().plan_plain(rows(["a"], ["x"])) is None
+    assert planner().plan_plain(rows(["a"], ["x"])) == PlainRows(0, ["a"], [b"x"], None), "no ids, none made"
     assert planner(ids=ids, max_size=600).plan_plain(rows(["a"], ["x" * 100])) is None
     assert planner(ids=MessageIds(" q", 0)).plan_plain(rows(["a"], ["x"])) is None
