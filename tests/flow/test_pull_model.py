@@ -277,3 +277,14 @@ CappedMachine.TestCase.settings = SETTINGS
 TestMessages = PullMachine.TestCase
 TestBytes = BytesMachine.TestCase
 TestCapped = CappedMachine.TestCase
+
+
+def test_the_end_of_one_request_may_give_back_the_last_bytes_of_all() -> None:
+    """The bytes of the first request come out even, so it ends without a word with two of its batch left; the
+    end of the second gives back the rest of its bytes. Nothing is alive then, and nobody has to wait for the
+    heartbeat that fails to come."""
+    machine = CappedMachine()
+    machine.begin(limit=8, threshold=0, max_batch=7, max_bytes=0)
+    machine.publish(sizes=[1, 1, 1, 1, 56, 1, 1])
+    machine.settle()
+    assert machine.delivered == 7

@@ -63,12 +63,7 @@ class Ledger:
             head.messages -= count
             self.messages -= count
             return
-        limited = self.size > 0
         self._take(count, nbytes)
-        if limited and self.size == 0:
-            # The server drops a request silently when its bytes come out even. Without any bytes left no
-            # request can be alive, so what they had left of their batches will never come.
-            self.void()
 
     def ended(self, messages: int, nbytes: int) -> None:
         """A request ended with so much left (Nats-Pending-Messages, Nats-Pending-Bytes)."""
@@ -107,6 +102,7 @@ class Ledger:
         self.size -= request.size
 
     def _take(self, messages: int, nbytes: int) -> None:
+        limited = self.size > 0
         for request in self.requests:
             if messages <= 0 and nbytes <= 0:
                 break
@@ -120,6 +116,11 @@ class Ledger:
             nbytes -= part
         while self.requests and self._done(self.requests[0]):
             self._drop(self.requests[0])
+        if limited and self.size == 0:
+            # The server drops a request silently when its bytes come out even. Without any bytes left no
+            # request can be alive, so what they had left of their batches will never come: be it that
+            # messages used up the last bytes, or that the end of another request gave back the rest.
+            self.void()
 
     def _done(self, request: Request) -> bool:
         if request.size:
