@@ -34,6 +34,7 @@ class Reader:
     def __init__(self, url: str, consumer: blocking.Consumer, **connect: Any) -> None:
         self.nc = blocking.connect(url, **connect)
         self.theirs = self.nc.jetstream().get_consumer(consumer.stream_name, "worker")
+        self.began = threading.Event()
         self.go = threading.Event()
         self.got: list[int] = []
         self.error: BaseException | None = None
@@ -48,6 +49,7 @@ class Reader:
                 self.error = error
 
     def handle(self, message: Any) -> None:
+        self.began.set()
         self.go.wait()
         message.ack()
         self.got.append(int(message.data))
@@ -65,6 +67,7 @@ def test_a_loop_gets_and_acks_what_has_arrived(
     reader = Reader(server.url, consumer)
     thread = threading.Thread(target=reader.run, kwargs={"batches": batches})
     thread.start()
+    assert reader.began.wait(10), "a loop that has not begun is waited for by nobody"
     eventually_sync(lambda: consumer.info().num_ack_pending == 20)
     draining = threading.Thread(target=reader.nc.drain)
     draining.start()
@@ -118,6 +121,7 @@ def test_a_loop_that_does_not_end_is_named(server: Server, consumer: blocking.Co
     reader = Reader(server.url, consumer, drain_timeout=0.3)
     thread = threading.Thread(target=reader.run)
     thread.start()
+    assert reader.began.wait(10), "a loop that has not begun is waited for by nobody"
     eventually_sync(lambda: consumer.info().num_ack_pending == 20)
     with pytest.raises(DrainTimeout):
         reader.nc.drain()
