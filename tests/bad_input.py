@@ -36,6 +36,7 @@ class World:
         self.nkeys = nkeys
         self.folder = folder
         self.nc: jetspark.Connection
+        self.client_id = 0
         self.js: jetspark.JetStream
         self.stream: jetspark.Stream
         self.consumer: jetspark.Consumer
@@ -56,6 +57,13 @@ class World:
             "streams": answers["jsz"]["streams"],
             "consumers": answers["jsz"]["consumers"],
         }
+
+    def subscriptions_left(self) -> list[str]:
+        """What the server still holds of the connection with this ``client_id``."""
+        with urllib.request.urlopen(f"{self.server.http_url}/subsz?subs=1", timeout=5) as answer:
+            page = json.load(answer)
+        assert page["total"] <= page["limit"], "more subscriptions than one page shows"
+        return [sub["subject"] for sub in page["subscriptions_list"] if sub["cid"] == self.client_id]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import jetspark
 from bad_input import MAX_PAYLOAD, World, all_cases, attempt, command_lines
 from cli_runner import environment, inside
 from fault_table import Outcome, Row, Scale, check
+from helpers import eventually_sync
 from jetspark import ConsumerConfig, StreamConfig
 from jetspark.server import Server
 from jwt_mint import Operator
@@ -20,6 +21,8 @@ async def library(world: World, outcome: Outcome, areas: Counter[str]) -> None:
     """Everything that is called from Python, on one connection that must outlive all of it."""
     async with jetspark.connect(world.server.url) as nc:
         world.nc, world.js = nc, nc.jetstream()
+        assert nc.server_info is not None
+        world.client_id = nc.server_info.client_id
         world.stream = await world.js.create_stream(StreamConfig(name="BAD", subjects=["bad.>"]))
         world.consumer = await world.stream.create_consumer(ConsumerConfig(durable_name="C"))
         for case in all_cases():
@@ -42,6 +45,8 @@ async def library(world: World, outcome: Outcome, areas: Counter[str]) -> None:
 def command_line(world: World, outcome: Outcome, areas: Counter[str]) -> None:
     """Wrong use in this process, as the script runs it."""
     env = environment(world.folder, NATS_URL=world.server.url)
+    # The server clears up after the library's connection in its own time.
+    eventually_sync(lambda: not world.subscriptions_left())
     for words, message, code in command_lines():
         areas["command line"] += 1
         before = world.seen()
@@ -52,7 +57,8 @@ def command_line(world: World, outcome: Outcome, areas: Counter[str]) -> None:
             " ".join(message.split()) in " ".join(ran.err.split()), f"jetspark {shown}: says {ran.err[-300:]}"
         )
         outcome.require("Traceback" not in ran.out + ran.err, f"jetspark {shown}: shows a traceback")
-        outcome.require(world.seen() == before, f"jetspark {shown}: reached the server")
+        after = world.seen()
+        outcome.require(after == before, f"jetspark {shown}: reached the server: {before}, then {after}")
 
 
 def run(scale: Scale) -> Outcome:

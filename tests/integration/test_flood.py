@@ -203,6 +203,7 @@ async def test_enough_wakes_without_a_tick(pair: Pair, monkeypatch: pytest.Monke
     pair.writer.write(data)
     async with asyncio.timeout(5):
         await pair.client.until(data)
+    assert pair.flood._sleeping, "no tick has ended the wait"
 
 
 async def test_many_small_ones_behind_a_flood_arrive_one_by_one(pair: Pair) -> None:
@@ -215,6 +216,7 @@ async def test_many_small_ones_behind_a_flood_arrive_one_by_one(pair: Pair) -> N
         async with asyncio.timeout(SOON):
             await pair.client.until(expected)
         pair.read(len(piece))
+    assert not pair.flood._sleeping, "small reads don't make it wait again"
 
 
 # When it ends
