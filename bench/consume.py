@@ -8,6 +8,31 @@ import struct
 import time
 from typing import Any
 
+from _consume_meters import (
+    LARGE,
+    LATENCY,
+    LATENCY_SUBJECT,
+    MAX_ACK_PENDING,
+    STREAM,
+    SUBJECT,
+    Handler,
+    Latencies,
+    Meter,
+    by_bytes,
+    iterate,
+)
+from _consume_peers import (
+    natspy_ack_explicit,
+    natspy_fetch_1000,
+    natspy_latency,
+    natspy_push_callback,
+    natspy_push_iter,
+    natsrpy_ack_explicit,
+    natsrpy_consume_iter,
+    natsrpy_fetch_1000,
+    natsrpy_fetch_10000,
+    natsrpy_latency,
+)
 from _harness import (
     Bench,
     Context,
@@ -18,7 +43,6 @@ from _harness import (
     expect,
     main,
     module,
-    natsrpy_connect,
     now,
     ours_connect,
     percentiles,
@@ -28,16 +52,9 @@ from _harness import (
 )
 from _raw import CHUNK, RawConn, drain_pull, drain_pull_explicit, publish_pipelined
 
-STREAM = "BENCH"
-SUBJECT = "bench.stored"
-LARGE = {4_096: ("BENCH-4K", "bench.stored-4k"), 65_536: ("BENCH-64K", "bench.stored-64k")}
 PURE = {"JETSPARK_WIRE": "python"}  # without the compiled core
-LATENCY = "LATENCY"
-LATENCY_SUBJECT = "bench.latency"
 BUFFER = 20_000  # our consume(max_messages=...)
-MAX_ACK_PENDING = 100_000  # so that no contender waits for the server's default of 1,000
 INTERVAL = 0.001  # latency: one message a millisecond
-NO_LIMIT = 1 << 30
 
 
 def prefill(ctx: Context, quick: bool) -> None:
@@ -84,89 +101,6 @@ def check_acked(ctx: Context, p: Params) -> None:
             raise RuntimeError(f"acked up to {floor} of {p.n}")
         time.sleep(0.05)
     ctx.admin.api(f"CONSUMER.DELETE.{STREAM}.{p.run_id}-t")
-
-
-class Meter:
-    """Counts what batches bring until `total` messages are there, from its creation on.
-
-    A batch may go beyond the total: the rate is taken over all that was handled.
-    """
-
-    __slots__ = ("count", "size", "started", "total", "volume")
-
-    def __init__(self, total: int, size: int) -> None:
-        self.total, self.size = total, size
-        self.count = self.volume = 0
-        self.started = now()
-
-    def add(self, messages: int, volume: int) -> bool:
-        """True when the total is reached."""
-        self.count += messages
-        self.volume += volume
-        return self.count >= self.total
-
-    def figures(self) -> Figures:
-        ended = now()
-        expect("payload bytes", self.volume, self.count * self.size)
-        return by_bytes(rate(self.count, self.started, ended), self.size)
-
-
-def by_bytes(figures: Figures, size: int) -> Figures:
-    return {**figures, "mb": figures["rate"] * size / 1e6}
-
-
-async def iterate(messages: Any, total: int, size: int) -> float:
-    """`async for`, one message at a time, the same loop for ours and nats-py. Returns the first's time."""
-    count = volume = 0
-    first = 0.0
-    async for msg in messages:
-        volume += len(msg.data)
-        count += 1
-        if count == 1:
-            first = now()
-        elif count == total:
-            break
-    expect("payload bytes", volume, total * size)
-    return first
-
-
-class Handler:
-    """The callback of every callback contender; what arrives after the last counted message is ignored."""
-
-    def __init__(self, total: int, size: int) -> None:
-        self._total, self._size = total, size
-        self._count = self._volume = 0
-        self.first = 0.0
-        self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-
-    async def handle(self, msg: Any) -> None:
-        self._volume += len(msg.data)
-        self._count = count = self._count + 1
-        if count == 1:
-            self.first = now()
-        elif count == self._total:
-            expect("payload bytes", self._volume, self._total * self._size)
-            self.ended.set_result(now())
-
-
-class Latencies:
-    __slots__ = ("done", "samples", "total", "warm")
-
-    def __init__(self, p: Params) -> None:
-        self.samples: list[int] = []
-        self.warm, self.total = p.warm, p.total
-        self.done = asyncio.Event()
-
-    def add(self, data: bytes) -> bool:
-        arrived = time.monotonic_ns()
-        self.samples.append(arrived - struct.unpack_from("<q", data)[0])
-        if len(self.samples) == self.total:
-            self.done.set()
-            return True
-        return False
-
-    def figures(self) -> Figures:
-        return percentiles(self.samples[self.warm :])
 
 
 # --- ours: what the API looks like is written in this section only --------------------------------
@@ -314,197 +248,6 @@ async def ours_latency(p: Params) -> Figures:
         asyncio.get_running_loop().call_later(0.2, ready)  # the first pull is on its way by then
         async for msg in messages:
             if latencies.add(msg.data):
-                break
-    return latencies.figures()
-
-
-# --- nats-py: fetch is its only pull API; for iterators and callbacks it has push consumers -------
-
-
-async def natspy_pull(nc: Any, name: str, **config: Any) -> Any:
-    api = module("nats.js.api")
-    settings = {"ack_policy": api.AckPolicy.NONE, "mem_storage": True, "inactive_threshold": 60.0}
-    return await nc.jetstream().pull_subscribe(
-        SUBJECT,
-        durable=name,
-        stream=STREAM,
-        config=api.ConsumerConfig(**{**settings, **config}),
-        pending_msgs_limit=NO_LIMIT,
-        pending_bytes_limit=NO_LIMIT,
-    )
-
-
-async def natspy_push(nc: Any, **options: Any) -> Any:
-    return await nc.jetstream().subscribe(
-        SUBJECT,
-        stream=STREAM,
-        ordered_consumer=True,
-        pending_msgs_limit=NO_LIMIT,
-        pending_bytes_limit=NO_LIMIT,
-        **options,
-    )
-
-
-async def natspy_fetch_1000(p: Params) -> Figures:
-    nc = await module("nats").connect(p.url)
-
-    async def run(name: str, count: int) -> Figures:
-        sub = await natspy_pull(nc, name)
-        meter = Meter(count, p.size)
-        done = False
-        while not done:
-            batch = await sub.fetch(1_000, timeout=2)
-            done = meter.add(len(batch), sum([len(msg.data) for msg in batch]))
-        return meter.figures()
-
-    return await warmed(run, p)
-
-
-# A push consumer sends as soon as it exists, so these are timed from their first message; creating is free.
-
-
-async def natspy_push_iter(p: Params) -> Figures:
-    nc = await module("nats").connect(p.url)
-
-    async def run(name: str, count: int) -> Figures:
-        sub = await natspy_push(nc)
-        figures = rate(count - 1, await iterate(sub.messages, count, p.size), now())
-        await sub.unsubscribe()
-        return figures
-
-    return await warmed(run, p)
-
-
-async def natspy_push_callback(p: Params) -> Figures:
-    nc = await module("nats").connect(p.url)
-
-    async def run(name: str, count: int) -> Figures:
-        handler = Handler(count, p.size)
-        sub = await natspy_push(nc, cb=handler.handle)
-        ended = await handler.ended
-        await sub.unsubscribe()
-        return rate(count - 1, handler.first, ended)
-
-    return await warmed(run, p)
-
-
-async def natspy_ack_explicit(p: Params) -> Figures:
-    nc = await module("nats").connect(p.url)
-    explicit = module("nats.js.api").AckPolicy.EXPLICIT
-
-    async def run(name: str, count: int) -> Figures:
-        sub = await natspy_pull(nc, name, ack_policy=explicit, max_ack_pending=MAX_ACK_PENDING)
-        meter = Meter(count, 0)
-        done = False
-        while not done:
-            batch = await sub.fetch(1_000, timeout=2)
-            for msg in batch:
-                await msg.ack()
-            done = meter.add(len(batch), 0)
-        await nc.flush()
-        await nc.flush()  # see core.py
-        return meter.figures()
-
-    return await warmed(run, p)
-
-
-async def natspy_latency(p: Params) -> Figures:
-    nc = await module("nats").connect(p.url)
-    api = module("nats.js.api")
-    latencies = Latencies(p)
-
-    async def handle(msg: Any) -> None:
-        latencies.add(msg.data)
-
-    await nc.jetstream().subscribe(
-        LATENCY_SUBJECT,
-        stream=LATENCY,
-        cb=handle,
-        manual_ack=True,
-        config=api.ConsumerConfig(ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.NEW),
-    )
-    await nc.flush()
-    ready()
-    await latencies.done.wait()
-    return latencies.figures()
-
-
-# --- natsrpy --------------------------------------------------------------------------------------
-
-
-async def natsrpy_consumer(nc: Any, name: str, stream: str = STREAM, **config: Any) -> Any:
-    api = module("natsrpy.js")
-    settings = {"ack_policy": api.AckPolicy.NONE, "memory_storage": True, "inactive_threshold": 60.0}
-    handle = await (await nc.jetstream()).streams.get(stream)
-    return await handle.consumers.create(api.PullConsumerConfig(name=name, **{**settings, **config}))
-
-
-async def _natsrpy_fetch(p: Params, size: int) -> Figures:
-    nc = await natsrpy_connect(p)
-
-    async def run(name: str, count: int) -> Figures:
-        consumer = await natsrpy_consumer(nc, name)
-        meter = Meter(count, p.size)
-        done = False
-        while not done:
-            batch = await consumer.fetch(size, expires=2.0, timeout=5.0)
-            done = meter.add(len(batch), sum([len(msg.payload) for msg in batch]))
-        return meter.figures()
-
-    return await warmed(run, p)
-
-
-async def natsrpy_fetch_1000(p: Params) -> Figures:
-    return await _natsrpy_fetch(p, 1_000)
-
-
-async def natsrpy_fetch_10000(p: Params) -> Figures:
-    return await _natsrpy_fetch(p, 10_000)
-
-
-async def natsrpy_consume_iter(p: Params) -> Figures:
-    nc = await natsrpy_connect(p)
-
-    async def run(name: str, count: int) -> Figures:
-        consumer = await natsrpy_consumer(nc, name)
-        meter = Meter(count, p.size)
-        async with consumer.consume() as messages:
-            async for msg in messages:
-                if meter.add(1, len(msg.payload)):
-                    break
-            return meter.figures()
-
-    return await warmed(run, p)
-
-
-async def natsrpy_ack_explicit(p: Params) -> Figures:
-    nc = await natsrpy_connect(p)
-    explicit = module("natsrpy.js").AckPolicy.EXPLICIT
-
-    async def run(name: str, count: int) -> Figures:
-        consumer = await natsrpy_consumer(nc, name, ack_policy=explicit, max_ack_pending=MAX_ACK_PENDING)
-        meter = Meter(count, 0)
-        done = False
-        while not done:
-            batch = await consumer.fetch(1_000, expires=2.0, timeout=5.0)
-            for msg in batch:
-                await msg.ack()
-            done = meter.add(len(batch), 0)
-        await nc.flush()
-        await nc.request("bench.echo", b"x")
-        return meter.figures()
-
-    return await warmed(run, p)
-
-
-async def natsrpy_latency(p: Params) -> Figures:
-    policy = module("natsrpy.js").DeliverPolicy.NEW
-    consumer = await natsrpy_consumer(await natsrpy_connect(p), p.run_id, LATENCY, deliver_policy=policy)
-    latencies = Latencies(p)
-    async with consumer.consume() as messages:
-        asyncio.get_running_loop().call_later(0.2, ready)
-        async for msg in messages:
-            if latencies.add(msg.payload):
                 break
     return latencies.figures()
 
