@@ -21,12 +21,14 @@ from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import consume_arrow
 from jetspark.connection import flood as flood_module
 from jetspark.connection.flood import (
+    FEWEST_READS,
     FULL_READ,
     LARGE_MESSAGE,
     LARGE_READ,
     LARGE_READS,
     MORE,
     MORE_WAIT,
+    MOST_READS,
     QUIET_TICKS,
     TICK,
     Flood,
@@ -217,6 +219,80 @@ async def test_many_small_ones_behind_a_flood_arrive_one_by_one(pair: Pair) -> N
             await pair.client.until(expected)
         pair.read(len(piece))
     assert not pair.flood._sleeping, "small reads don't make it wait again"
+
+
+# Answers are no flood
+
+
+async def test_a_word_of_ours_begins_the_count_anew(pair: Pair) -> None:
+    for _ in range(50):
+        pair.read(FULL_READ, LARGE_READS - 1)
+        pair.flood.on_write()
+    assert (pair.flood.lasts, pair.mark, pair.flood.needed) == (False, 1, LARGE_READS)
+
+
+async def test_a_word_of_ours_wakes_us_in_a_flood(pair: Pair) -> None:
+    pair.read(FULL_READ, LARGE_READS)
+    assert pair.mark == FULL_READ
+    pair.flood.on_write()
+    assert (pair.flood.lasts, pair.mark) == (True, 1)
+    pair.read(FULL_READ, LARGE_READS - 1)
+    assert pair.mark == 1, "the answer may be long"
+    pair.read(FULL_READ)
+    assert pair.mark == FULL_READ
+
+
+async def test_each_time_that_enough_came_it_takes_less_to_sleep_again(pair: Pair) -> None:
+    pair.read(FULL_READ, LARGE_READS)
+    assert pair.flood.needed == LARGE_READS
+    pair.read(FULL_READ, 3)
+    assert pair.flood.needed == LARGE_READS - 3
+    pair.read(FULL_READ, 1000)
+    assert pair.flood.needed == FEWEST_READS
+    pair.flood.on_write()
+    pair.read(FULL_READ, FEWEST_READS - 1)
+    assert pair.mark == 1
+    pair.read(FULL_READ)
+    assert pair.mark == FULL_READ
+
+
+def sleep_on_it(pair: Pair) -> None:
+    """Nothing has come for a tick."""
+    pair.flood._tick()
+    assert pair.flood._sleeping
+    pair.flood._tick()
+    assert pair.mark == 1
+
+
+@pytest.mark.parametrize("rest", [100, FULL_READ])
+async def test_who_slept_on_the_end_of_an_answer_is_careful(
+    pair: Pair, rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flood_module, "TICK", FOR_EVER)
+    needed = LARGE_READS
+    while needed < MOST_READS:
+        pair.read(FULL_READ, needed)
+        sleep_on_it(pair)
+        pair.read(rest)
+        pair.flood.on_write()
+        needed = min(4 * needed, MOST_READS)
+        assert pair.flood.needed == needed
+    # Once for each: what we say later has another reason.
+    pair.flood.on_write()
+    pair.read(FULL_READ, MOST_READS - 1)
+    assert (pair.flood.needed, pair.mark) == (MOST_READS, 1)
+    pair.read(FULL_READ)
+    assert pair.mark == FULL_READ
+
+
+async def test_a_pause_of_the_peer_is_no_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flood_module, "TICK", FOR_EVER)
+    pair.read(FULL_READ, LARGE_READS)
+    sleep_on_it(pair)
+    pair.read(FULL_READ, 2)
+    assert pair.mark == FULL_READ, "it goes on, and we said nothing"
+    pair.flood.on_write()
+    assert pair.flood.needed == LARGE_READS
 
 
 # When it ends
@@ -523,3 +599,54 @@ async def test_a_lone_message_and_a_request_behind_a_flood(server: Server, form:
         assert await nc.rtt() < SOON
         await stream.delete()
     assert TICK * QUIET_TICKS < SOON
+
+
+async def test_large_answers_are_no_flood(server: Server) -> None:
+    data = bytes(300_000)
+
+    async def answer(message: jetspark.Msg) -> None:
+        await message.respond(data)
+
+    async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
+        subject = unique("LARGE")
+        await other.subscribe(subject, callback=answer)
+        await other.flush()
+        assert nc._link is not None
+        flood = nc._link._flood
+        assert flood is not None
+        for _ in range(10 * LARGE_READS):
+            assert (await nc.request(subject)).data == data
+            assert (flood.lasts, flood.needed) == (False, LARGE_READS)
+
+
+async def test_fetches_of_large_messages_soon_wait_for_no_tick(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fetch brings more than begins a flood, and its end has to be asked behind.
+    slept = 0
+    tick = Flood._tick
+
+    def count(flood: Flood) -> None:
+        nonlocal slept
+        slept += flood._sleeping and not flood._reads
+        tick(flood)
+
+    monkeypatch.setattr(Flood, "_tick", count)
+    count_of_one, fetches = 120, 60
+    async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
+        name = unique("FETCH")
+        js = other.jetstream()
+        stream = await js.create_stream(
+            StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY, max_msgs=count_of_one)
+        )
+        for _ in range(count_of_one):
+            await js.publish(name, bytes(65_536))
+        for _ in range(fetches):
+            consumer = await (await nc.jetstream().get_stream(name)).create_consumer(
+                ConsumerConfig(ack_policy=AckPolicy.NONE)
+            )
+            assert len(await consumer.fetch(count_of_one)) == count_of_one
+            await nc.jetstream().delete_consumer(name, consumer.name)
+        await stream.delete()
+    # 16, 64, 256, 1024: with each time it takes four times as many reads.
+    assert slept <= 4

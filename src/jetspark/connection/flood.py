@@ -1,10 +1,15 @@
 """Fewer, larger reads while a flood of messages comes in.
 
 Left alone, the loop wakes up for every few hundred messages, and on a machine that has no core to spare the
-waking costs more than the messages do. A flood is many large reads in a row; while it lasts, the kernel lets
-us sleep until more has come (SO_RCVLOWAT), for which it also makes room. When nothing was read for a tick,
-what is there waits no longer: so nothing is ever later by more than two ticks, and outside of a flood nothing
-is later at all. The end of the connection wakes us in any case, and so does a full buffer.
+waking costs more than the messages do. A flood is many large reads in a row while we say nothing; while it
+lasts, the kernel lets us sleep until more has come (SO_RCVLOWAT), for which it also makes room. When nothing
+was read for a tick, what is there waits no longer: so nothing is ever later by more than two ticks, and
+outside of a flood nothing is later at all. The end of the connection wakes us in any case, and so does a full
+buffer.
+
+Whoever answers us is no flood, however much it is: the end of each answer would wait for a tick, and we for
+the end of the answer. So a word of ours wakes us, and it takes large reads in a row to sleep again: fewer of
+them with each time that enough came, many more once we had slept on the end of an answer.
 
 Only asyncio's own plain sockets have the settings that this needs; others are left as they are.
 """
@@ -18,10 +23,12 @@ from typing import Any
 
 from jetspark.wire.columns import Columns, PackedColumns
 
-LARGE_READ = 65_536
+LARGE_READ = 32_768
 """Bytes of a read that may be part of a flood."""
 LARGE_READS = 16
-"""So many in a row begin it."""
+"""So many in a row begin it, as long as nothing else is known of the peer."""
+FEWEST_READS = 2
+MOST_READS = 1_024
 TICK = 0.004
 QUIET_TICKS = 10
 """So many ticks without a large read end it."""
@@ -50,28 +57,50 @@ def keep_memory() -> None:
 class Flood:
     """Watches the reads of one link and, in a flood, slows down its waking."""
 
-    __slots__ = ("_large", "_loop", "_quiet", "_reads", "_sleeping", "_timer", "_transport", "lasts")
+    __slots__ = (
+        "_in_a_row",
+        "_large",
+        "_loop",
+        "_quiet",
+        "_reads",
+        "_sleeping",
+        "_slept_on",
+        "_timer",
+        "_transport",
+        "lasts",
+        "needed",
+    )
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.lasts = False
-        self._large = 0  # large reads: in a row before a flood, in this tick in one
+        self.needed = LARGE_READS
+        """Large reads in a row, without a word of ours, after which we sleep."""
+        self._in_a_row = 0
+        self._large = False  # one was large, in this tick
         self._reads = 0  # of any size, in this tick
         self._quiet = 0
         self._sleeping = False  # the kernel wakes us late
+        self._slept_on = 0  # so many large reads from now on tell that the peer had only paused
 
     def on_read(self, size: int, held: int, events: list[Any]) -> None:
         """A read of ``size`` bytes made ``events``; ``held`` bytes are the beginning of a message."""
         self._reads += 1
         if size < LARGE_READ:
-            if not self.lasts:
-                self._large = 0
+            self._in_a_row = 0
             return
-        self._large += 1
+        self._large = True
+        self._in_a_row += 1
+        if self._slept_on:
+            self._slept_on -= 1
+        elif self._sleeping and self.needed > FEWEST_READS:
+            self.needed -= 1
+        if self._in_a_row < self.needed:
+            return
         if not self.lasts:
-            if self._large < LARGE_READS or getattr(self._transport, "max_size", None) != FULL_READ:
+            if getattr(self._transport, "max_size", None) != FULL_READ:
                 return
             self._begin()
         more = held >= LARGE_MESSAGE or (bool(events) and type(events[-1]) in _IN_COLUMNS)
@@ -81,6 +110,15 @@ class Flood:
             self._sleeping = False
         if not self._sleeping:
             self._sleeping = self._wake_for(MORE_WAIT if self._transport.max_size == MORE else FULL_READ)
+
+    def on_write(self) -> None:
+        """We have said something, and what comes now may be the answer."""
+        self._in_a_row = 0
+        if self._sleeping:
+            self._wake()
+        if self._slept_on:
+            self._slept_on = 0
+            self.needed = min(self.needed * 4, MOST_READS)
 
     def close(self) -> None:
         """The link is lost."""
@@ -95,19 +133,24 @@ class Flood:
 
     def _tick(self) -> None:
         if not self._reads and self._sleeping:
-            self._sleeping = False
-            self._wake_for(1)
+            self._wake()
+            # The first is what we slept on.
+            self._slept_on = 2
         self._quiet = 0 if self._large else self._quiet + 1
-        self._reads = self._large = 0
+        self._reads, self._large = 0, False
         if self._quiet < QUIET_TICKS:
             self._timer = self._loop.call_later(TICK, self._tick)
             return
         self._timer = None
         self.lasts = False
+        self._in_a_row = 0
         self._transport.max_size = FULL_READ
         if self._sleeping:
-            self._sleeping = False
-            self._wake_for(1)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._sleeping = False
+        self._wake_for(1)
 
     def _wake_for(self, count: int) -> bool:
         """Have the kernel wake us for so many bytes; False where it can't."""

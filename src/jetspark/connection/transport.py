@@ -180,6 +180,8 @@ class Link(asyncio.Protocol):
     def _raw_write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if self._flood is not None:
+                self._flood.on_write()
 
     def _report_lost(self) -> None:
         if self._lost:
