@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_speed_reply.h"
 #include "_speed_read.h"
 #include "_speed_rows.h"
 #include "_speed_publish.h"

@@ -195,7 +195,7 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             continue; /* expired, or a second ack of a message sent again */
         }
         Ack ack;
-        if (row->header_len || !read_ack(row->data, row->data_len, &ack) || !PyTuple_Check(found)
+        if (row->header_len || !read_ack(row_data(row), row->data_len, &ack) || !PyTuple_Check(found)
             || PyTuple_GET_SIZE(found) == 0) {
             PyObject *index = PyLong_FromSsize_t(i);
             int failed = index == NULL || PyList_Append(others, index) < 0;

@@ -1,24 +1,86 @@
 /* Reading messages: the inner loop, and objects made by it. Part of _speed.c. */
 
-/* One message in a chunk; pointers live as long as the chunk does. */
+/* One message in a chunk, where it lies as long as the chunk does. */
 typedef struct {
     const char *subject;
-    const char *reply;
-    const char *header;
-    const char *data;
+    uint32_t reply_at; /* from the subject on, as the next */
+    uint32_t body_at;
     uint32_t subject_len;
     uint32_t reply_len;
     uint32_t header_len;
     uint32_t data_len;
+    Position position;
 } Row;
 
+static inline const char *row_reply(const Row *row)
+{
+    return row->subject + row->reply_at;
+}
+
+static inline const char *row_header(const Row *row)
+{
+    return row->subject + row->body_at;
+}
+
+static inline const char *row_data(const Row *row)
+{
+    return row_header(row) + row->header_len;
+}
+
+/* As the server counts it. */
+static inline int64_t row_size(const Row *row)
+{
+    return (int64_t)row->subject_len + row->reply_len + row->header_len + row->data_len;
+}
+
+/* On the wire, at least. */
+static inline Py_ssize_t row_length(const Row *row)
+{
+    return (Py_ssize_t)row->body_at + row->header_len + row->data_len + 6;
+}
+
+/* How the line of the last message began: "MSG subject sid ", and the front of an ack reply. Most lines begin
+ * as the one before them did, and comparing is cheaper than cutting. */
 typedef struct {
+    const char *line;
+    Py_ssize_t len;      /* 0: nothing is known */
+    Py_ssize_t reply_at; /* where the reply begins */
+    Py_ssize_t front;    /* of the reply; 0: it is no ack reply */
+    uint32_t subject_len;
+} Before;
+
+/* A chunk on its way through the loop. */
+typedef struct {
+    const char *buf;
+    Py_ssize_t total;
+    Py_ssize_t pos;
     const char *sid;
     Py_ssize_t sid_len;
     Py_ssize_t max_line;
     Py_ssize_t max_message;
     int need_reply; /* a message without a reply stops the loop */
-} Wanted;
+    int positions;  /* read the ack replies */
+    Before before;
+} Span;
+
+static int span_of(PyObject *buf, PyObject *pos, PyObject *sid, PyObject *max_line, PyObject *max_message,
+                   Span *span)
+{
+    if (!PyBytes_Check(buf) || !PyBytes_Check(sid)) {
+        PyErr_SetString(PyExc_TypeError, "buf and sid must be bytes");
+        return -1;
+    }
+    *span = (Span){.buf = PyBytes_AS_STRING(buf), .total = PyBytes_GET_SIZE(buf), .pos = PyLong_AsSsize_t(pos),
+                   .sid = PyBytes_AS_STRING(sid), .sid_len = PyBytes_GET_SIZE(sid),
+                   .max_line = PyLong_AsSsize_t(max_line), .max_message = PyLong_AsSsize_t(max_message)};
+    if (PyErr_Occurred())
+        return -1;
+    if (span->pos < 0 || span->pos > span->total) {
+        PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
+        return -1;
+    }
+    return 0;
+}
 
 static const char VERSION_LINE[] = "NATS/1.0";
 
@@ -37,29 +99,34 @@ static Py_ssize_t read_size(const char *digits, Py_ssize_t len, Py_ssize_t limit
     return value > (int64_t)limit ? -1 : (Py_ssize_t)value;
 }
 
-/* How the line of the last message began, up to its reply: "MSG subject sid ". Most lines begin as the one
- * before them did, and comparing is cheaper than cutting. */
-typedef struct {
-    const char *start;
-    Py_ssize_t len;
-    uint32_t subject_len;
-} Before;
-
-/* The next message when its line is that of the last one but for reply and size; -1: look closer. */
-static Py_ssize_t read_like_before(const char *buf, Py_ssize_t pos, Py_ssize_t total, const Wanted *wanted,
-                                   const Before *before, Row *row)
+/* How much of the line at `pos` is looked at. */
+static Py_ssize_t window_of(const Span *span)
 {
-    Py_ssize_t window = total - pos;
-    if (window > wanted->max_line + 2)
-        window = wanted->max_line + 2;
-    const char *line = buf + pos;
-    if (before->len == 0 || window <= before->len || memcmp(line, before->start, (size_t)before->len) != 0)
+    Py_ssize_t window = span->total - span->pos;
+    return window > span->max_line + 2 ? span->max_line + 2 : window;
+}
+
+/* The next message when its line is that of the last one but for the numbers; -1: look closer. */
+static Py_ssize_t read_like_before(const Span *span, Row *row)
+{
+    const Before *before = &span->before;
+    Py_ssize_t window = window_of(span);
+    const char *line = span->buf + span->pos;
+    if (before->len == 0 || window <= before->len || memcmp(line, before->line, (size_t)before->len) != 0)
         return -1;
-    const char *reply = line + before->len, *end = line + window;
-    const char *blank = memchr(reply, ' ', (size_t)(end - reply));
-    /* Without a reply the blank is one of the payload's. */
-    if (blank == NULL || blank == reply || memchr(reply, '\n', (size_t)(blank - reply)) != NULL)
-        return -1;
+    const char *reply = line + before->reply_at, *end = line + window, *blank;
+    if (before->front) {
+        blank = read_rest(reply + before->front, end, &row->position);
+        if (blank == NULL || blank == end || *blank != ' ')
+            return -1;
+    }
+    else {
+        row->position.time = -1;
+        blank = memchr(reply, ' ', (size_t)(end - reply));
+        /* Without a reply the blank is one of the payload's. */
+        if (blank == NULL || blank == reply || memchr(reply, '\n', (size_t)(blank - reply)) != NULL)
+            return -1;
+    }
     const char *at = blank + 1;
     int64_t size = 0;
     while (at < end && at - blank <= 10) {
@@ -69,33 +136,44 @@ static Py_ssize_t read_like_before(const char *buf, Py_ssize_t pos, Py_ssize_t t
         size = size * 10 + digit;
         at++;
     }
-    if (at == blank + 1 || end - at < 2 || at[0] != '\r' || at[1] != '\n' || size > wanted->max_message)
+    if (at == blank + 1 || end - at < 2 || at[0] != '\r' || at[1] != '\n' || size > span->max_message)
         return -1;
     const char *body = at + 2;
-    if (size + 2 > buf + total - body || body[size] != '\r' || body[size + 1] != '\n')
+    if (size + 2 > span->buf + span->total - body || body[size] != '\r' || body[size + 1] != '\n')
         return -1;
     row->subject = line + 4;
     row->subject_len = before->subject_len;
-    row->reply = reply;
+    row->reply_at = (uint32_t)(reply - row->subject);
     row->reply_len = (uint32_t)(blank - reply);
-    row->header = row->data = body;
+    row->body_at = (uint32_t)(body - row->subject);
     row->header_len = 0;
     row->data_len = (uint32_t)size;
-    return body + size + 2 - buf;
+    return body + size + 2 - span->buf;
 }
 
-/* Read the message at `pos`. The position behind it, or -1: leave it to the general loop. */
-static Py_ssize_t read_message(const char *buf, Py_ssize_t pos, Py_ssize_t total, const Wanted *wanted,
-                               Before *before, Row *row)
+/* The position of a row's reply, and how long its front is; which it may share with the last line's. */
+static Py_ssize_t read_reply(const Span *span, Row *row)
 {
-    Py_ssize_t like = read_like_before(buf, pos, total, wanted, before, row);
+    const Before *before = &span->before;
+    row->position.time = -1;
+    if (!span->positions || row->reply_len == 0)
+        return 0;
+    const char *reply = row_reply(row), *end = reply + row->reply_len;
+    if (before->front && end - reply > before->front
+        && memcmp(reply, before->line + before->reply_at, (size_t)before->front) == 0
+        && read_rest(reply + before->front, end, &row->position) == end)
+        return before->front;
+    return read_position(reply, end, &row->position);
+}
+
+/* Read the message at the span's `pos`. The position behind it, or -1: leave it to the general loop. */
+static Py_ssize_t read_message(Span *span, Row *row)
+{
+    Py_ssize_t like = read_like_before(span, row);
     if (like >= 0)
         return like;
-    Py_ssize_t window = total - pos;
-    if (window > wanted->max_line + 2)
-        window = wanted->max_line + 2;
-    const char *line = buf + pos;
-    const char *eol = memchr(line, '\n', (size_t)window);
+    const char *line = span->buf + span->pos;
+    const char *eol = memchr(line, '\n', (size_t)window_of(span));
     if (eol == NULL || eol == line || eol[-1] != '\r')
         return -1;
     const char *end_of_line = eol - 1;
@@ -129,35 +207,35 @@ static Py_ssize_t read_message(const char *buf, Py_ssize_t pos, Py_ssize_t total
     int has_reply = words == fixed + 1;
     if (words != fixed && !has_reply)
         return -1;
-    if (ends[1] - starts[1] != wanted->sid_len || memcmp(starts[1], wanted->sid, (size_t)wanted->sid_len))
+    if (ends[1] - starts[1] != span->sid_len || memcmp(starts[1], span->sid, (size_t)span->sid_len))
         return -1;
-    row->subject = starts[0];
-    row->subject_len = (uint32_t)(ends[0] - starts[0]);
-    row->reply = starts[2];
-    row->reply_len = has_reply ? (uint32_t)(ends[2] - starts[2]) : 0;
-    if (wanted->need_reply && row->reply_len == 0)
-        return -1;
-    Py_ssize_t size = read_size(starts[words - 1], ends[words - 1] - starts[words - 1], wanted->max_message);
+    Py_ssize_t size = read_size(starts[words - 1], ends[words - 1] - starts[words - 1], span->max_message);
     Py_ssize_t header = 0;
     if (has_header) {
-        header = read_size(starts[words - 2], ends[words - 2] - starts[words - 2], wanted->max_message);
+        header = read_size(starts[words - 2], ends[words - 2] - starts[words - 2], span->max_message);
         if (header < 0)
             return -1;
     }
     const char *body = eol + 1;
-    if (size < header || size + 2 > buf + total - body || body[size] != '\r' || body[size + 1] != '\n')
+    if (size < header || size + 2 > span->buf + span->total - body || body[size] != '\r'
+        || body[size + 1] != '\n')
         return -1;
     if (header > 0 && (header < (Py_ssize_t)sizeof(VERSION_LINE) - 1
                        || memcmp(body, VERSION_LINE, sizeof(VERSION_LINE) - 1) != 0))
         return -1;
-    row->header = body;
+    row->subject = starts[0];
+    row->subject_len = (uint32_t)(ends[0] - starts[0]);
+    row->reply_at = (uint32_t)(starts[2] - starts[0]);
+    row->reply_len = has_reply ? (uint32_t)(ends[2] - starts[2]) : 0;
+    if (span->need_reply && row->reply_len == 0)
+        return -1;
+    row->body_at = (uint32_t)(body - starts[0]);
     row->header_len = (uint32_t)header;
-    row->data = body + header;
     row->data_len = (uint32_t)(size - header);
-    before->len = has_reply && !has_header ? starts[2] - line : 0;
-    before->start = line;
-    before->subject_len = row->subject_len;
-    return body + size + 2 - buf;
+    Py_ssize_t front = read_reply(span, row), reply_at = starts[2] - line;
+    span->before = (Before){line, has_reply && !has_header ? reply_at + front : 0, reply_at, front,
+                            row->subject_len};
+    return body + size + 2 - span->buf;
 }
 
 static PyObject *text(const char *start, Py_ssize_t len)
@@ -174,31 +252,22 @@ PyDoc_STRVAR(read_run_doc,
 
 static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 8 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2]) || !PyList_Check(args[5])) {
+    Span span;
+    if (nargs != 8 || !PyList_Check(args[5])) {
         PyErr_SetString(PyExc_TypeError, "read_run(bytes, int, bytes, make, owner, list, int, int)");
         return NULL;
     }
-    const char *buf = PyBytes_AS_STRING(args[0]);
-    Py_ssize_t total = PyBytes_GET_SIZE(args[0]);
-    Py_ssize_t pos = PyLong_AsSsize_t(args[1]);
-    Wanted wanted = {PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]), PyLong_AsSsize_t(args[6]),
-                     PyLong_AsSsize_t(args[7]), 0};
+    if (span_of(args[0], args[1], args[2], args[6], args[7], &span) < 0)
+        return NULL;
     PyObject *make = args[3], *items = args[5];
-    if (PyErr_Occurred())
-        return NULL;
-    if (pos < 0 || pos > total) {
-        PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
-        return NULL;
-    }
+    Row row;
     if (make == Py_None) {
-        Row passed;
-        Before before = {NULL, 0, 0};
-        Py_ssize_t after = pos;
-        while (after >= 0 && after < total) {
-            pos = after;
-            after = read_message(buf, pos, total, &wanted, &before, &passed);
+        Py_ssize_t after = span.pos;
+        while (after >= 0 && after < span.total) {
+            span.pos = after;
+            after = read_message(&span, &row);
         }
-        return PyLong_FromSsize_t(after < 0 ? pos : after);
+        return PyLong_FromSsize_t(after < 0 ? span.pos : after);
     }
     PyObject *subject = NULL; /* most runs have few subjects, mostly one after the other */
     const char *subject_bytes = NULL;
@@ -206,10 +275,8 @@ static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t na
     PyObject *empty = PyUnicode_New(0, 0);
     if (empty == NULL)
         return NULL;
-    Row row;
-    Before before = {NULL, 0, 0};
-    while (pos < total) {
-        Py_ssize_t after = read_message(buf, pos, total, &wanted, &before, &row);
+    while (span.pos < span.total) {
+        Py_ssize_t after = read_message(&span, &row);
         if (after < 0)
             break;
         if (subject == NULL || subject_len != row.subject_len
@@ -218,9 +285,9 @@ static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t na
             subject_bytes = row.subject;
             subject_len = row.subject_len;
         }
-        PyObject *reply = row.reply_len ? text(row.reply, row.reply_len) : Py_NewRef(empty);
-        PyObject *data = PyBytes_FromStringAndSize(row.data, row.data_len);
-        PyObject *header = row.header_len ? PyBytes_FromStringAndSize(row.header, row.header_len)
+        PyObject *reply = row.reply_len ? text(row_reply(&row), row.reply_len) : Py_NewRef(empty);
+        PyObject *data = PyBytes_FromStringAndSize(row_data(&row), row.data_len);
+        PyObject *header = row.header_len ? PyBytes_FromStringAndSize(row_header(&row), row.header_len)
                                           : Py_NewRef(Py_None);
         PyObject *item = NULL;
         if (subject != NULL && reply != NULL && data != NULL && header != NULL) {
@@ -238,9 +305,9 @@ static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t na
             return NULL;
         }
         Py_DECREF(item);
-        pos = after;
+        span.pos = after;
     }
     Py_XDECREF(subject);
     Py_DECREF(empty);
-    return PyLong_FromSsize_t(pos);
+    return PyLong_FromSsize_t(span.pos);
 }

@@ -6,9 +6,13 @@ typedef struct {
     Row *rows;
     Py_ssize_t count;
     Py_ssize_t room;
+    int64_t size; /* bytes of subjects, replies, headers and payloads */
 } Rows;
 
 static PyTypeObject RowsType;
+
+/* Rows for which there is room at once. */
+#define MOST_AHEAD 4096
 
 static PyObject *rows_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -60,47 +64,52 @@ PyDoc_STRVAR(rows_read_doc,
 
 static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 7 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2]) || !PyDict_Check(args[3])) {
+    Span span;
+    if (nargs != 7 || !PyDict_Check(args[3])) {
         PyErr_SetString(PyExc_TypeError, "read(bytes, int, bytes, dict, int, int, bool)");
         return NULL;
     }
-    const char *buf = PyBytes_AS_STRING(args[0]);
-    Py_ssize_t total = PyBytes_GET_SIZE(args[0]);
-    Py_ssize_t pos = PyLong_AsSsize_t(args[1]);
-    Wanted wanted = {PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]), PyLong_AsSsize_t(args[4]),
-                     PyLong_AsSsize_t(args[5]), PyObject_IsTrue(args[6])};
-    if (PyErr_Occurred())
+    if (span_of(args[0], args[1], args[2], args[4], args[5], &span) < 0)
         return NULL;
-    if (pos < 0 || pos > total) {
-        PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
+    int need_reply = PyObject_IsTrue(args[6]);
+    if (need_reply < 0)
         return NULL;
-    }
+    /* What has replies is a consumer's. */
+    span.need_reply = span.positions = need_reply;
     Py_ssize_t had = self->count;
-    Before before = {NULL, 0, 0};
-    while (pos < total) {
-        if (self->count == self->room && rows_reserve(self, 1) < 0)
-            return NULL;
+    int64_t size = self->size;
+    while (span.pos < span.total) {
+        /* As many as there are if all are like the first, but not too many for one that is tiny. */
+        if (self->count == self->room) {
+            Py_ssize_t more = self->count == had ? 1 : (span.total - span.pos) / row_length(&self->rows[had]);
+            if (rows_reserve(self, more < MOST_AHEAD ? more + 1 : MOST_AHEAD) < 0)
+                goto fail;
+        }
         Row *row = &self->rows[self->count];
-        Py_ssize_t after = read_message(buf, pos, total, &wanted, &before, row);
+        Py_ssize_t after = read_message(&span, row);
         if (after < 0)
             break;
         if (row->header_len) {
             PyObject *key = PyLong_FromSsize_t(self->count);
-            PyObject *block = PyBytes_FromStringAndSize(row->header, row->header_len);
+            PyObject *block = PyBytes_FromStringAndSize(row_header(row), row->header_len);
             int failed = key == NULL || block == NULL || PyDict_SetItem(args[3], key, block) < 0;
             Py_XDECREF(key);
             Py_XDECREF(block);
             if (failed)
-                return NULL;
+                goto fail;
         }
+        self->size += row_size(row);
         self->count++;
-        pos = after;
+        span.pos = after;
     }
-    if (self->count > had && PyList_Append(self->chunks, args[0]) < 0) {
-        self->count = had;
-        return NULL;
-    }
-    return PyLong_FromSsize_t(pos);
+    if (self->count > had && PyList_Append(self->chunks, args[0]) < 0)
+        goto fail;
+    return PyLong_FromSsize_t(span.pos);
+fail:
+    /* The rows would point into a chunk that nobody keeps. */
+    self->count = had;
+    self->size = size;
+    return NULL;
 }
 
 PyDoc_STRVAR(rows_extend_doc, "extend(other)\n\nThe rows of another, behind these.");
@@ -120,6 +129,7 @@ static PyObject *rows_extend(Rows *self, PyObject *argument)
     if (other->count)
         memcpy(self->rows + self->count, other->rows, (size_t)other->count * sizeof(Row));
     self->count += other->count;
+    self->size += other->size;
     Py_RETURN_NONE;
 }
 
@@ -134,8 +144,8 @@ static PyObject *rows_truncate(Rows *self, PyObject *argument)
         PyErr_SetString(PyExc_ValueError, "count must not be negative");
         return NULL;
     }
-    if (count < self->count)
-        self->count = count;
+    while (self->count > count)
+        self->size -= row_size(&self->rows[--self->count]);
     Py_RETURN_NONE;
 }
 
@@ -148,11 +158,11 @@ static int cell(const Row *row, long column, const char **start, uint32_t *len)
         *len = row->subject_len;
         return 0;
     case 1:
-        *start = row->reply;
+        *start = row_reply(row);
         *len = row->reply_len;
         return 0;
     case 2:
-        *start = row->data;
+        *start = row_data(row);
         *len = row->data_len;
         return 0;
     }
@@ -198,7 +208,7 @@ static PyObject *rows_reply(Rows *self, PyObject *argument)
         PyErr_SetString(PyExc_IndexError, "no such row");
         return NULL;
     }
-    return PyBytes_FromStringAndSize(self->rows[index].reply, self->rows[index].reply_len);
+    return PyBytes_FromStringAndSize(row_reply(&self->rows[index]), self->rows[index].reply_len);
 }
 
 PyDoc_STRVAR(rows_pack_doc,
@@ -255,7 +265,7 @@ static PyObject *rows_views(Rows *self, PyObject *Py_UNUSED(ignored))
     char *view = PyBytes_AS_STRING(views);
     int32_t number = 0; /* rows lie in the chunks in their order */
     for (Py_ssize_t i = 0; i < self->count; i++, view += 16) {
-        const char *data = self->rows[i].data;
+        const char *data = row_data(&self->rows[i]);
         int32_t len = (int32_t)self->rows[i].data_len;
         memset(view, 0, 16);
         memcpy(view, &len, 4);
@@ -290,97 +300,6 @@ fail:
     return NULL;
 }
 
-/* A decimal number that fits an int64; -1 when it is not one. */
-static int64_t read_number(const char *start, const char *end)
-{
-    if (start == end || end - start > 18)
-        return -1;
-    int64_t value = 0;
-    for (; start < end; start++) {
-        unsigned digit = (unsigned char)*start - '0';
-        if (digit > 9)
-            return -1;
-        value = value * 10 + digit;
-    }
-    return value;
-}
-
-typedef struct {
-    int64_t sequence;
-    int64_t time; /* microseconds */
-    /* How many bytes there are in front of the sequence, in a reply of 9 tokens; otherwise 0. */
-    Py_ssize_t front;
-} Position;
-
-/* Microseconds of 19 digits, which nanoseconds have these days; -1 when they are no int64. */
-static int64_t read_microseconds(const char *digits)
-{
-    int64_t time = read_number(digits, digits + 16), rest = read_number(digits + 16, digits + 19);
-    if (time < 0 || rest < 0 || time > INT64_MAX / 1000
-        || (time == INT64_MAX / 1000 && rest > INT64_MAX % 1000))
-        return -1;
-    return time;
-}
-
-/* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. */
-static int read_position(const char *start, const char *end, Position *position)
-{
-    const char *dots[12];
-    int tokens = 1;
-    for (const char *at = start; at < end; at++) {
-        if (*at == '.') {
-            if (tokens < 12)
-                dots[tokens] = at;
-            tokens++;
-        }
-    }
-    int first = tokens == 9 ? 5 : 7;
-    if (end - start < 8 || memcmp(start, "$JS.ACK.", 8) != 0 || (tokens != 9 && tokens < 11))
-        return 0;
-    const char *last = first + 3 < tokens ? dots[first + 3] : end;
-    position->front = tokens == 9 ? dots[first] + 1 - start : 0;
-    position->sequence = read_number(dots[first] + 1, dots[first + 1]);
-    int64_t time = read_number(dots[first + 2] + 1, last);
-    if (position->sequence < 0)
-        return 0;
-    if (time >= 0)
-        time /= 1000;
-    else if (last - (dots[first + 2] + 1) == 19)
-        time = read_microseconds(dots[first + 2] + 1);
-    position->time = time;
-    return time >= 0;
-}
-
-static const char *skip_digits(const char *at, const char *end)
-{
-    while (at < end && (unsigned char)(*at - '0') <= 9)
-        at++;
-    return at;
-}
-
-/* The same for a reply that begins as the one before did: stream, consumer and deliveries are the same, so
- * what follows is "sequence.sequence.nanoseconds.pending". 0: look closer. */
-static int read_position_like(const char *start, const char *end, const char *before, Position *position)
-{
-    Py_ssize_t front = position->front;
-    if (front == 0 || end - start <= front || memcmp(start, before, (size_t)front) != 0)
-        return 0;
-    const char *sequence = start + front, *at = skip_digits(sequence, end);
-    const char *dot = at;
-    if (at == end || *at != '.')
-        return 0;
-    at = skip_digits(at + 1, end);
-    /* The consumer's sequence; and 19 digits between two dots must follow. */
-    if (at == dot + 1 || end - at < 22 || *at != '.' || at[20] != '.')
-        return 0;
-    const char *nanoseconds = at + 1, *pending = at + 21;
-    if (skip_digits(pending, end) != end)
-        return 0;
-    position->sequence = read_number(sequence, dot);
-    position->time = read_microseconds(nanoseconds);
-    return position->sequence >= 0 && position->time >= 0;
-}
-
 PyDoc_STRVAR(rows_positions_doc,
 "positions() -> (sequences, microseconds) | None\n\n"
 "Stream sequence and time out of the ack replies, as buffers of int64; None unless all replies have them.");
@@ -390,40 +309,30 @@ static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
     Py_ssize_t size = self->count * (Py_ssize_t)sizeof(int64_t);
     PyObject *sequences = PyBytes_FromStringAndSize(NULL, size);
     PyObject *times = PyBytes_FromStringAndSize(NULL, size);
-    if (sequences == NULL || times == NULL)
-        goto fail;
+    if (sequences == NULL || times == NULL) {
+        Py_XDECREF(sequences);
+        Py_XDECREF(times);
+        return NULL;
+    }
     char *sequence_at = PyBytes_AS_STRING(sequences), *time_at = PyBytes_AS_STRING(times);
-    const char *before = NULL;
-    Position position = {0, 0, 0};
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        const char *start = self->rows[i].reply, *end = start + self->rows[i].reply_len;
-        if (!read_position_like(start, end, before, &position) && !read_position(start, end, &position))
-            goto none;
-        before = start;
-        memcpy(sequence_at, &position.sequence, sizeof position.sequence);
-        memcpy(time_at, &position.time, sizeof position.time);
-        sequence_at += sizeof position.sequence;
-        time_at += sizeof position.time;
+        const Position *position = &self->rows[i].position;
+        if (position->time < 0) {
+            Py_DECREF(sequences);
+            Py_DECREF(times);
+            Py_RETURN_NONE;
+        }
+        memcpy(sequence_at, &position->sequence, sizeof(int64_t));
+        memcpy(time_at, &position->time, sizeof(int64_t));
+        sequence_at += sizeof(int64_t);
+        time_at += sizeof(int64_t);
     }
     return Py_BuildValue("(NN)", sequences, times);
-none:
-    Py_DECREF(sequences);
-    Py_DECREF(times);
-    Py_RETURN_NONE;
-fail:
-    Py_XDECREF(sequences);
-    Py_XDECREF(times);
-    return NULL;
 }
 
 PyDoc_STRVAR(rows_size_doc, "size() -> int\n\nBytes of subjects, replies, headers and payloads.");
 
 static PyObject *rows_size(Rows *self, PyObject *Py_UNUSED(ignored))
 {
-    int64_t sum = 0;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        const Row *row = &self->rows[i];
-        sum += (int64_t)row->subject_len + row->reply_len + row->header_len + row->data_len;
-    }
-    return PyLong_FromLongLong(sum);
+    return PyLong_FromLongLong(self->size);
 }
