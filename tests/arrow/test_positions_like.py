@@ -5,8 +5,8 @@ Packed columns are read by the core, the same as lists by Python. Without the co
 
 from __future__ import annotations
 
-from itertools import pairwise, product
-from typing import Any
+from itertools import cycle, pairwise, product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +16,9 @@ from jetspark.arrow import _positions
 from jetspark.wire import Parser, backend
 from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 NS = b"1700000000123456789"
 
 
@@ -23,10 +26,19 @@ def refused(*arguments: Any) -> None:
     raise AssertionError("no statuses here")
 
 
-def read(replies: list[bytes], *, compiled: bool) -> Columns | PackedColumns:
+LINES = [
+    b"MSG a 1 %b 1\r\nx\r\n",
+    b"MSG a.longer.subject 1 %b 13\r\nMSG a 1 b 1\r\n\r\n",
+    b"HMSG a 1 %b 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+    b"HMSG a 1 %b 0 1\r\nx\r\n",
+]
+
+
+def read(replies: list[bytes], *, compiled: bool, lines: Sequence[int] = (0,)) -> Columns | PackedColumns:
     parser = Parser(compiled=compiled)
     parser.routes["1"] = (COLUMNAR, (refused, None))
-    (columns,) = parser.feed(b"".join(b"MSG a 1 %b 1\r\nx\r\n" % reply for reply in replies))
+    text = b"".join(LINES[line] % reply for line, reply in zip(cycle(lines), replies, strict=False))
+    (columns,) = parser.feed(text)
     assert isinstance(columns, Columns | PackedColumns)
     assert columns.replies == replies
     return columns
@@ -42,10 +54,10 @@ def outcome(columns: Columns | PackedColumns) -> Any:
     return sequences.to_pylist(), times.cast("int64").to_pylist()
 
 
-def same(replies: list[bytes]) -> Any:
-    packed = read(replies, compiled=True)
+def same(replies: list[bytes], lines: Sequence[int] = (0,)) -> Any:
+    packed = read(replies, compiled=True, lines=lines)
     assert type(packed) is (PackedColumns if backend == "c" else Columns)
-    expected = outcome(read(replies, compiled=False))
+    expected = outcome(read(replies, compiled=False, lines=lines))
     assert outcome(packed) == expected
     return expected
 
@@ -201,6 +213,16 @@ REPLIES = st.one_of(
 @example([v1(b"5"), v1(b"6"), v2(b"7"), v1(b"8")])
 def test_any_replies(replies: list[bytes]) -> None:
     assert same(replies)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(REPLIES, min_size=1, max_size=12),
+    st.lists(st.integers(0, len(LINES) - 1), min_size=1, max_size=5),
+)
+@example([v1(b"%d" % number) for number in range(8, 13)], [0, 2, 1])
+def test_any_replies_in_lines_of_any_kind(replies: list[bytes], lines: list[int]) -> None:
+    assert same(replies, lines)
 
 
 @settings(deadline=None, max_examples=300)
