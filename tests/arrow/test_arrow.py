@@ -403,7 +403,7 @@ async def test_waiting_with_a_time_out_loses_nothing(js: jetspark.JetStream) -> 
                 await anext(source)
         assert not source.closed
         await js.publish(f"{consumer.stream_name}.a", b"late")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             batch = await anext(source)
         assert batch.to_pydict() == {"data": [b"late"]}
 
@@ -493,7 +493,7 @@ def test_next_batch_waits_no_longer_than_asked(threads_js: blocking.JetStream) -
         assert source.last_metadata is None
         assert not source.closed
         threads_js.publish(f"{consumer.stream_name}.a", b"x")
-        batch = source.next_batch(timeout=5)
+        batch = source.next_batch(timeout=30)
         assert batch is not None
         assert batch.to_pydict() == {"data": [b"x"]}
     assert source.closed
@@ -511,7 +511,7 @@ def test_a_connection_closed_inside_the_block(server: Server) -> None:
     with blocking.connect(server.url) as nc:
         consumer = make_blocking(nc.jetstream(), 1)
         with consume_arrow(consumer, columns=["data"]) as source:
-            assert source.next_batch(timeout=5) is not None
+            assert source.next_batch(timeout=30) is not None
             nc.close()
     assert source.closed
 
@@ -524,11 +524,11 @@ def test_a_listener_of_errors_may_use_the_blocking_api(threads_js: blocking.JetS
         told.append((type(error), threads_js.get_stream(consumer.stream_name).name, threading.get_ident()))
 
     with consume_arrow(consumer, columns=["data"], on_error=listen) as source:
-        assert source.next_batch(timeout=5) is not None
+        assert source.next_batch(timeout=30) is not None
         eventually_sync(lambda: consumer.info().num_waiting == 1)
         consumer.delete()
         with pytest.raises(ConsumerDeleted):
-            source.next_batch(timeout=5)
+            source.next_batch(timeout=30)
     ((kind, name, thread),) = told
     assert (kind, name) == (ConsumerDeleted, consumer.stream_name)
     assert thread != threading.get_ident()

@@ -23,7 +23,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> PKI:
 
 def ping(port: int, context: ssl.SSLContext, *, info_first: bool) -> tuple[dict[str, object], bytes]:
     """INFO and the answer to PING, over TLS that starts after or before INFO."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
         received = b""
         if info_first:
             while not received.endswith(b"\r\n"):

@@ -42,7 +42,7 @@ def finish(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     process.stdin.close()
     process.stdout.close()
-    return process.wait(10)
+    return process.wait(60)
 
 
 def test_a_killed_parent_takes_server_and_watchdog_along() -> None:
@@ -52,14 +52,14 @@ def test_a_killed_parent_takes_server_and_watchdog_along() -> None:
     assert not gone(watchdog)
     process.kill()
     finish(process)
-    assert eventually_sync(lambda: gone(server) and gone(watchdog))
+    assert eventually_sync(lambda: gone(server) and gone(watchdog), 30)
 
 
 def test_a_suspended_server_goes_too() -> None:
     process, words = child("server.suspend(); print(*words, flush=True); sys.stdin.read()")
     process.kill()
     finish(process)
-    assert eventually_sync(lambda: gone(int(words[0])))
+    assert eventually_sync(lambda: gone(int(words[0])), 30)
 
 
 def test_an_idle_forked_child_does_not_keep_the_server_alive() -> None:
@@ -75,13 +75,13 @@ def test_an_idle_forked_child_does_not_keep_the_server_alive() -> None:
     )
     forked = int(words[3])
     process.kill()
-    process.wait(10)
+    process.wait(60)
     try:
-        assert eventually_sync(lambda: gone(int(words[0])))
+        assert eventually_sync(lambda: gone(int(words[0])), 30)
         assert not gone(forked)
     finally:
         finish(process)
-    assert eventually_sync(lambda: gone(forked))
+    assert eventually_sync(lambda: gone(forked), 30)
 
 
 def test_a_forked_child_can_not_stop_the_parents_server() -> None:
