@@ -34,7 +34,7 @@ async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int
     for number in range(start, start + count):
         body = (b"%d" % number).ljust(size)
         if number in acked:
-            await js.publish(subject, body)
+            await js.publish(subject, body, retries=40)
         else:
             await js._client.publish(subject, body)
 
@@ -62,7 +62,7 @@ def numbers(messages: Iterable[Message]) -> list[int]:
 
 async def take(messages: Consume, count: int) -> list[Message]:
     """The next ``count`` messages; fails when they do not come."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         return [await anext(messages) for _ in range(count)]
 
 
@@ -96,7 +96,7 @@ class PullSpy:
 
     async def next(self) -> dict[str, Any]:
         """The next request."""
-        message = await self._sub.next(timeout=5)
+        message = await self._sub.next(timeout=15)
         return dict(json.loads(message.data), reply=message.reply)
 
     @property

@@ -63,7 +63,7 @@ class Footprint:
         return cls(len(descriptors()), len(asyncio.all_tasks()), len(threads()), objects)
 
     @classmethod
-    async def settled(cls, start: Footprint, patience: float = 5.0) -> Footprint:
+    async def settled(cls, start: Footprint, patience: float = 15.0) -> Footprint:
         """The footprint once it is as small as at the start, or when patience ends."""
         for _ in range(round(patience / 0.5)):
             if not cls.now().excess(start):

@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = 5.0) -> T:
+async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = 15.0) -> T:
     """Wait until ``predicate()`` (plain or async) is true and return its value; fail after ``timeout``."""
     deadline = time.monotonic() + timeout
     while True:
@@ -45,7 +45,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float =
         await asyncio.sleep(_POLL)
 
 
-def eventually_sync(predicate: Callable[[], T], timeout: float = 5.0) -> T:
+def eventually_sync(predicate: Callable[[], T], timeout: float = 15.0) -> T:
     """The same for tests without an event loop."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):
@@ -53,6 +53,40 @@ def eventually_sync(predicate: Callable[[], T], timeout: float = 5.0) -> T:
             raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
         time.sleep(_POLL)
     return value
+
+
+class Stalls:
+    """``async with Stalls() as stalls``: how many ``seconds`` of the block this process could not run.
+
+    For limits on a time, which a busy machine would break: those seconds are not the library's.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._since = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._sum + self._late()
+
+    def _late(self) -> float:
+        return max(0.0, time.monotonic() - self._since - 2 * _POLL)
+
+    async def _watch(self) -> None:
+        while True:
+            self._since = time.monotonic()
+            await asyncio.sleep(_POLL)
+            self._sum += self._late()
+
+    async def __aenter__(self) -> Self:
+        self._since = time.monotonic()
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._sum, self._since = self.seconds, float("inf")
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
 
 
 def _describe(predicate: Callable[..., Any]) -> str:

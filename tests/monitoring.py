@@ -17,7 +17,7 @@ async def connz(server: Server, nc: jetspark.Connection) -> dict[str, Any]:
     url = f"{server.http_url}/connz?subs=1&cid={nc.client_id}"
 
     def get() -> dict[str, Any]:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=15) as answer:
             connections: list[dict[str, Any]] = json.load(answer)["connections"]
         return connections[0]
 

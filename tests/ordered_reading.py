@@ -59,7 +59,7 @@ class Reader:
             async for message in self._messages:
                 self.got.append(message.metadata.sequence.stream)
 
-    async def until(self, last: int, timeout: float = 15.0) -> None:
+    async def until(self, last: int, timeout: float = 30.0) -> None:
         """Wait until everything up to ``last`` came, once and in order."""
         await eventually(lambda: len(self.got) >= last or self.task.done(), timeout)
         assert self.got == span(1, last)

@@ -19,7 +19,7 @@ NONE = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
 async def take(sub: PushSubscription, count: int) -> list[Message]:
-    return [await sub.next(timeout=10) for _ in range(count)]
+    return [await sub.next(timeout=20) for _ in range(count)]
 
 
 class Errors(list[JetsparkError]):
@@ -29,7 +29,7 @@ class Errors(list[JetsparkError]):
         self.append(error)
 
     async def of(self, kind: type[JetsparkError], count: int = 1) -> list[Any]:
-        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count, timeout=10)
+        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count, timeout=20)
         return [error for error in self if isinstance(error, kind)]
 
 
@@ -40,10 +40,11 @@ def send_status(nc: jetspark.Connection, subject: str, line: bytes, reply: str =
 
 async def lose_one(proxy: LossyProxy, js: jetspark.JetStream, sub: PushSubscription, body: bytes) -> None:
     """Publish a message that the server sends and the subscription never gets."""
-    lost = proxy.swallowed
+    begun = len(proxy.lost)
     proxy.swallow_down = True
     await js.publish(sub.subject, body)
-    await eventually(lambda: proxy.swallowed > lost)
+    # Not just anything: a heartbeat or a PING may come before it.
+    await eventually(lambda: b"\r\n%b\r\n" % body in proxy.lost[begun:])
     proxy.swallow_down = False
 
 
