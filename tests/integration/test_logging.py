@@ -64,7 +64,8 @@ async def test_events_carry_their_fields(server, caplog: pytest.LogCaptureFixtur
     assert {record.nats_connection for record in records.values()} == {"shop"}
     assert records["Connected"].nats_server == f"127.0.0.1:{server.port}"
     slow = records["SlowConsumer"]
-    assert (slow.nats_subject, slow.nats_dropped, slow.nats_pending_messages) == (subject, 2, 1)
+    assert (slow.nats_subject, slow.nats_pending_messages) == (subject, 1)
+    assert slow.nats_dropped in (1, 2)  # the second may come by a read of its own, after the event
     assert records["Disconnected"].nats_error_type == "ConnectionLost"
     assert "force_reconnect" in records["Disconnected"].nats_error
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
+from deliveries import settled
 from helpers import eventually, eventually_sync, unique
 from jetspark import ConsumerConfig, StreamConfig, blocking
 from jetspark.errors import InvalidArgument
@@ -83,6 +84,7 @@ async def test_reconnects_and_what_broke(own_server, metrics) -> None:
         own_server.kill()
         await eventually(lambda: nc.is_reconnecting)
         await eventually(lambda: read(metrics, "connected") == 0)
+        await eventually(lambda: read(metrics, "errors_total", type="ReconnectFailed"))
         own_server.restart()
         await eventually(lambda: nc.is_connected, 10)
     assert read(metrics, "reconnects_total") == 1
@@ -182,8 +184,7 @@ async def test_deliveries_redeliveries_acks_and_pulls(server, metrics) -> None:
         await rest[1].term("broken")
         await rest[2].ack_next(1, no_wait=True)
         assert (again.data, type(again).__name__, again.is_acked) == (b"0", "Message", True)
-        info = await consumer.info()
-    assert info.num_ack_pending == 2
+        await eventually(lambda: settled(consumer, 2))
     assert read(metrics, "delivered_total", api="jetstream") == 7
     assert read(metrics, "redelivered_total") == 1
     acks = {

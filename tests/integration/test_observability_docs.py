@@ -54,7 +54,9 @@ def test_the_program_with_logs(own_server) -> None:
     lines = run(LOGS, own_server.url).stderr.splitlines()
     (sample,) = re.findall(r'^```\n(\{"level".*?)\n```', PAGE, re.M | re.S)
     assert lines[0] == sample.replace("127.0.0.1:4222", own_server.url.removeprefix("nats://"))
-    assert [json.loads(line)["event"] for line in lines] == [
+    told = [json.loads(line)["event"] for line in lines]
+    # On a busy machine a first attempt may come to nothing.
+    assert [event for event in told if event != "ReconnectFailed"] == [
         "Connected",
         "Disconnected",
         "Reconnected",

@@ -181,6 +181,7 @@ async def test_many_answers_until_max_messages(server) -> None:
     async with jetspark.connect(server.url) as nc:
         await answer_many(nc, subject, b"1", b"2", b"3", b"4")
         assert [a.data async for a in nc.request_many(subject, max_messages=3)] == [b"1", b"2", b"3"]
+        await nc.flush()
         assert await subscriptions(server, nc) == [subject]
 
 
@@ -188,9 +189,13 @@ async def test_many_answers_until_the_timeout(server) -> None:
     subject = unique("req")
     async with jetspark.connect(server.url) as nc:
         await answer_many(nc, subject, b"1", b"2")
-        begin = time.monotonic()
-        assert [a.data async for a in nc.request_many(subject, timeout=0.1)] == [b"1", b"2"]
-        assert time.monotonic() - begin >= 0.09
+        for timeout in (0.1, 1, 10):  # the short one is enough unless the machine is busy
+            begin = time.monotonic()
+            got = [a.data async for a in nc.request_many(subject, timeout=timeout)]
+            assert time.monotonic() - begin >= 0.9 * timeout
+            if got:
+                break
+        assert got == [b"1", b"2"]
 
 
 async def test_many_answers_until_they_stall(server) -> None:
@@ -198,7 +203,7 @@ async def test_many_answers_until_they_stall(server) -> None:
     async with jetspark.connect(server.url) as nc:
         await answer_many(nc, subject, b"1", b"2")
         begin = time.monotonic()
-        assert [a.data async for a in nc.request_many(subject, timeout=30, stall=0.05)] == [b"1", b"2"]
+        assert [a.data async for a in nc.request_many(subject, timeout=30, stall=0.5)] == [b"1", b"2"]
         assert time.monotonic() - begin < 10
 
 
@@ -230,11 +235,14 @@ async def test_answers_that_have_arrived_are_yielded_after_the_time_is_up(server
     subject = unique("req")
     async with jetspark.connect(server.url) as nc:
         await answer_many(nc, subject, b"1", b"2", b"3")
-        got, begin = [], time.monotonic()
-        async for answer in nc.request_many(subject, timeout=0.1):
-            got.append(answer.data)
-            # A slow reader: the time is up before it asks for the second answer.
-            await eventually(lambda: time.monotonic() > begin + 0.1)
+        for timeout in (0.1, 1, 10):  # the short one is enough unless the machine is busy
+            got, begin = [], time.monotonic()
+            async for answer in nc.request_many(subject, timeout=timeout):
+                got.append(answer.data)
+                # A slow reader: the time is up before it asks for the second answer.
+                await eventually(lambda end=begin + timeout: time.monotonic() > end)
+            if got:
+                break
         assert got == [b"1", b"2", b"3"]
 
 

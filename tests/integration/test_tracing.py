@@ -276,7 +276,7 @@ async def test_a_handler_continues_the_trace_of_the_publisher(server, spans) -> 
         js, subject, consumer = await orders(nc)
         ack = await js.publish(subject, b"order")
         async with consumer.consume(callback=handle):
-            await asyncio.wait_for(done.wait(), 5)
+            await asyncio.wait_for(done.wait(), 20)
         await eventually(lambda: spans.of("process"))
     publish, handled = spans.one("publish"), spans.one("process")
     assert (handled.name, handled.kind) == (f"process {subject}", SpanKind.CONSUMER)
@@ -465,6 +465,8 @@ def test_blocking_core_subscription_request_and_batches(server, spans) -> None:
     with blocking.connect(server.url, tracing=spans.tracing) as nc:
         nc.subscribe(subject, callback=lambda message: message.respond(b"pong"))
         assert nc.request(subject, b"ping").data == b"pong"
+        # The answer is here before the thread that gave it has ended its spans.
+        eventually_sync(lambda: spans.of("process"))
         js, name = nc.jetstream(), unique("BATCH")
         stream = js.create_stream(
             StreamConfig(name=name, subjects=[f"{name}.>"], allow_atomic=True, allow_batched=True)
