@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import jetspark
-from helpers import eventually
+from helpers import Stalls, eventually
 from jetspark.connection import events as ev
 from jetspark.errors import ConnectionLost, NoServersAvailable, OutboundBufferFull
 from jetspark.server import Server
@@ -19,7 +20,7 @@ from recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-# For a loaded machine: timers fire late there. Far less than the interval that it is added to.
+# Beside what the machine kept us waiting, by Stalls. Far less than the interval that it is added to.
 SLACK = 0.25
 
 
@@ -30,7 +31,7 @@ def frozen() -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("interval", [0.3, 0.6])
+@pytest.mark.parametrize("interval", [0.7, 1.4])
 async def test_a_stopped_server_is_noticed_within_two_intervals(frozen: Server, interval: float) -> None:
     recorder = Recorder()
     async with jetspark.connect(frozen.url, listener=recorder, ping_interval=interval) as nc:
@@ -39,8 +40,9 @@ async def test_a_stopped_server_is_noticed_within_two_intervals(frozen: Server, 
         stopped = time.monotonic()
         frozen.suspend()
         waiting = asyncio.create_task(nc.request("nobody", timeout=60))
-        lost = await recorder.wait(ev.Disconnected)
-        assert recorder.time_of(ev.Disconnected) - stopped < 2 * interval + SLACK
+        async with Stalls() as stalls:
+            lost = await recorder.wait(ev.Disconnected)
+        assert recorder.time_of(ev.Disconnected) - stopped < 2 * interval + SLACK + stalls.seconds
         assert isinstance(lost.error, ConnectionLost)
         assert "is dead" in str(lost.error)
         with pytest.raises(ConnectionLost):
@@ -54,7 +56,7 @@ async def test_a_stopped_server_is_noticed_within_two_intervals(frozen: Server, 
 
 async def test_a_quiet_server_is_not_taken_for_a_dead_one(server: Server) -> None:
     recorder = Recorder()
-    async with jetspark.connect(server.url, listener=recorder, ping_interval=0.25) as nc:
+    async with jetspark.connect(server.url, listener=recorder, ping_interval=0.7) as nc:
         before = nc.stats.in_bytes
         # Four PONGs and nothing else.
         await eventually(lambda: nc.stats.in_bytes >= before + 4 * len(b"PONG\r\n"))
@@ -67,9 +69,9 @@ def block_the_loop(seconds: float) -> None:
 
 async def test_user_code_that_blocks_the_loop_does_not_cost_the_connection(server: Server) -> None:
     recorder = Recorder()
-    async with jetspark.connect(server.url, listener=recorder, ping_interval=0.25) as nc:
+    async with jetspark.connect(server.url, listener=recorder, ping_interval=0.7) as nc:
         for _ in range(2):
-            block_the_loop(0.6)
+            block_the_loop(1.6)
             await nc.flush()
         assert recorder.names() == ["Connected"]
 
@@ -77,9 +79,10 @@ async def test_user_code_that_blocks_the_loop_does_not_cost_the_connection(serve
 async def test_a_server_that_accepts_and_says_nothing(frozen: Server) -> None:
     frozen.suspend()
     start = time.monotonic()
-    with pytest.raises(NoServersAvailable, match=r"connect_timeout=0\.3"):
-        await jetspark.connect(frozen.url, connect_timeout=0.3)
-    assert time.monotonic() - start < 0.3 + SLACK
+    async with Stalls() as stalls:
+        with pytest.raises(NoServersAvailable, match=r"connect_timeout=0\.3"):
+            await jetspark.connect(frozen.url, connect_timeout=0.3)
+    assert time.monotonic() - start < 0.3 + SLACK + stalls.seconds
 
 
 class BlackHole:
@@ -114,13 +117,14 @@ async def test_a_black_hole_is_left_for_a_server_that_answers(server: Server) ->
     recorder = Recorder()
     async with (
         BlackHole(server.port).running() as hole,
-        jetspark.connect([hole.url, server.url], randomize=False, listener=recorder, ping_interval=0.3) as nc,
+        jetspark.connect([hole.url, server.url], randomize=False, listener=recorder, ping_interval=0.7) as nc,
     ):
         assert nc.connected_url == hole.url
         started = time.monotonic()
         hole.swallow = True
-        await recorder.wait(ev.Disconnected)
-        assert recorder.time_of(ev.Disconnected) - started < 0.6 + SLACK
+        async with Stalls() as stalls:
+            await recorder.wait(ev.Disconnected)
+        assert recorder.time_of(ev.Disconnected) - started < 1.4 + SLACK + stalls.seconds
         await recorder.wait(ev.Reconnected)
         assert nc.connected_url == server.url
         await nc.flush()
@@ -162,17 +166,19 @@ async def test_a_waiting_publisher_is_released_when_the_server_is_found_dead(fro
     async with jetspark.connect(frozen.url, listener=recorder, ping_interval=0.2, **options) as nc:
         frozen.suspend()
         with pytest.raises(OutboundBufferFull):
-            await asyncio.wait_for(produce(nc), 10)
+            await asyncio.wait_for(produce(nc), 30)
         assert recorder.names("ReconnectFailed") == ["Connected", "Disconnected"]
         assert nc.is_reconnecting
 
 
 async def test_close_does_not_wait_for_a_dead_server_for_ever(frozen: Server) -> None:
-    nc = await jetspark.connect(frozen.url, connect_timeout=0.3, write_buffer_size=100_000_000)
+    nc = await jetspark.connect(frozen.url, write_buffer_size=100_000_000)
+    nc.options = replace(nc.options, connect_timeout=0.3)
     frozen.suspend()
     for _ in range(300):
         await nc.publish("bulk", bytes(65_536))
     start = time.monotonic()
-    await nc.close()
-    assert time.monotonic() - start < 0.3 + 4 * SLACK
+    async with Stalls() as stalls:
+        await nc.close()
+    assert time.monotonic() - start < 0.3 + 4 * SLACK + stalls.seconds
     assert nc.is_closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -162,7 +163,7 @@ async def test_a_connection_that_can_not_be_drained_in_time_is_closed_all_the_sa
 
 async def test_a_callback_may_drain_its_own_connection(server) -> None:
     subject, other, seen = unique("drain"), unique("drain"), []
-    nc = await jetspark.connect(server.url, drain_timeout=5)
+    nc = await jetspark.connect(server.url, drain_timeout=60)
 
     async def stop(msg: jetspark.Msg) -> None:
         await nc.drain()
@@ -171,7 +172,7 @@ async def test_a_callback_may_drain_its_own_connection(server) -> None:
     await nc.subscribe(other, callback=lambda msg: seen.append(msg.data))
     await nc.publish(other, b"work")
     await nc.publish(subject, b"stop")
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(20):
         await asyncio.wait([sub._runner])
     assert nc.is_closed
     assert nc.last_error is None
@@ -255,7 +256,7 @@ async def test_close_cuts_a_drain_short(server) -> None:
     draining = asyncio.create_task(nc.drain())
     await eventually(lambda: sub.closed)
     await nc.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await draining
     assert nc.last_error is None
 
@@ -276,7 +277,8 @@ async def test_close_wakes_everybody_who_waits(server) -> None:
 
 
 async def test_a_flush_under_way_ends_with_closed_not_with_lost(own_server) -> None:
-    nc = await jetspark.connect(own_server.url, connect_timeout=0.1)
+    nc = await jetspark.connect(own_server.url)
+    nc.options = replace(nc.options, connect_timeout=0.1)  # so long does close wait for the server
     own_server.suspend()
     flushing = asyncio.create_task(nc.flush(timeout=30))
     await eventually(lambda: nc._pongs)
@@ -295,7 +297,7 @@ async def test_messages_that_arrived_before_close_can_still_be_read(server) -> N
 
 
 async def test_a_cancelled_close_still_closes(own_server) -> None:
-    nc = await jetspark.connect(own_server.url, connect_timeout=5, write_buffer_size=1024)
+    nc = await jetspark.connect(own_server.url, connect_timeout=60, write_buffer_size=1024)
     own_server.suspend()
 
     async def fill() -> None:
@@ -309,7 +311,7 @@ async def test_a_cancelled_close_still_closes(own_server) -> None:
     other = asyncio.create_task(nc.close())
     await asyncio.wait([filling])
     closing.cancel()
-    await asyncio.wait([closing, other], timeout=5)
+    await asyncio.wait([closing, other], timeout=20)
     assert (closing.cancelled(), other.done(), nc.is_closed) == (True, True, True)
     assert isinstance(filling.exception(), ConnectionClosed)
     own_server.resume()

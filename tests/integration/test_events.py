@@ -15,6 +15,7 @@ from jetspark.connection.events import (
     Connected,
     Event,
     Reconnected,
+    ReconnectFailed,
     ServerError,
     SlowConsumer,
 )
@@ -27,7 +28,9 @@ async def test_a_plain_listener_hears_the_life_of_a_connection(server) -> None:
         address = nc.connected_url.removeprefix("nats://")
         assert heard == [Connected(address)]
         await nc.force_reconnect()
-    assert [type(event).__name__ for event in heard] == ["Connected", "Disconnected", "Reconnected", "Closed"]
+    # On a busy machine a first attempt may come to nothing.
+    names = [type(event).__name__ for event in heard if not isinstance(event, ReconnectFailed)]
+    assert names == ["Connected", "Disconnected", "Reconnected", "Closed"]
     assert heard[-1] == Closed(None)
 
 
@@ -93,7 +96,7 @@ async def test_an_async_listener_may_close_the_connection(server) -> None:
     await nc.subscribe(subject, pending_messages_limit=1)
     await nc.publish(subject)
     await nc.publish(subject)
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), 20)
     assert nc.is_closed
 
 
@@ -136,7 +139,8 @@ async def test_what_a_server_says_before_it_hangs_up_is_an_event(server) -> None
         event = await events.wait(ServerError)
         assert "unknown protocol operation" in event.message.lower()
         await events.wait(Reconnected)
-        assert events.names() == ["Connected", "ServerError", "Disconnected", "Reconnected"]
+        names = events.names("ReconnectFailed")
+        assert names == ["Connected", "ServerError", "Disconnected", "Reconnected"]
         await nc.flush()
 
 

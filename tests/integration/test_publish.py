@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -148,7 +149,7 @@ async def test_a_publisher_in_a_tight_loop_lets_other_tasks_run(server) -> None:
 @pytest.mark.parametrize("yielding", [False, True], ids=["tight loop", "yielding publisher"])
 async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yielding: bool) -> None:
     limit = 256 * 1024
-    async with jetspark.connect(own_server.url, write_buffer_size=limit, connect_timeout=0.2) as nc:
+    async with jetspark.connect(own_server.url, write_buffer_size=limit) as nc:
         own_server.suspend()
         published = 0
 
@@ -185,7 +186,8 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
 
 
 async def test_waiting_publishers_go_on_when_the_connection_closes(own_server) -> None:
-    nc = await jetspark.connect(own_server.url, write_buffer_size=1024, connect_timeout=0.2)
+    nc = await jetspark.connect(own_server.url, write_buffer_size=1024)
+    nc.options = replace(nc.options, connect_timeout=0.2)  # so long does close wait for the server
     own_server.suspend()
 
     async def publish() -> None:

@@ -145,8 +145,8 @@ async def test_refused_at_once_with_a_reason(case: str, pki: PKI, request: pytes
     server: Server = request.getfixturevalue(which)
     start = time.monotonic()
     with pytest.raises(TLSError, match=text):
-        await jetspark.connect(server.url, **options(pki))
-    assert time.monotonic() - start < 2
+        await jetspark.connect(server.url, connect_timeout=60, **options(pki))
+    assert time.monotonic() - start < 20
 
 
 async def test_a_server_that_waits_for_the_handshake_first(first: Server, pki: PKI) -> None:
@@ -222,7 +222,7 @@ async def test_a_plain_text_server_gets_not_one_byte_from_a_tls_client(kind: str
     async with PlainServer(info()).running() as fake:
         with pytest.raises(TLSError, match="offers no TLS"):
             await jetspark.connect(fake.url, **CREDENTIALS[kind])
-        await asyncio.wait_for(fake.gone.wait(), 5)
+        await asyncio.wait_for(fake.gone.wait(), 20)
         assert (fake.clients, fake.received) == (1, b"")
 
 
@@ -238,7 +238,7 @@ async def test_any_tls_option_keeps_credentials_from_a_plain_text_server(
         url = fake.url.replace("tls://", "nats://")
         with pytest.raises(TLSError):
             await jetspark.connect(url, token=CANARY, **options)
-        await asyncio.wait_for(fake.gone.wait(), 5)
+        await asyncio.wait_for(fake.gone.wait(), 20)
         assert CANARY.encode() not in fake.received
         # A ClientHello is all that may have left, and only to a server that was said to expect it.
         assert bool(fake.received) == ("tls_handshake_first" in options)
@@ -248,7 +248,7 @@ async def test_a_url_with_credentials_keeps_them_from_a_plain_text_server() -> N
     async with PlainServer(info()).running() as fake:
         with pytest.raises(TLSError):
             await jetspark.connect(fake.url.replace("://", f"://{CANARY}:{CANARY}@"))
-        await asyncio.wait_for(fake.gone.wait(), 5)
+        await asyncio.wait_for(fake.gone.wait(), 20)
         assert fake.received == b""
 
 
@@ -257,7 +257,7 @@ async def test_what_comes_in_plain_text_after_info_is_not_believed() -> None:
     async with PlainServer(info(tls_required=True) + b"PONG\r\n").running() as fake:
         with pytest.raises(NoServersAvailable, match="more than INFO before the TLS handshake"):
             await jetspark.connect(fake.url, token=CANARY, tls_verify=False)
-        await asyncio.wait_for(fake.gone.wait(), 5)
+        await asyncio.wait_for(fake.gone.wait(), 20)
         assert fake.received == b""
 
 
@@ -265,5 +265,5 @@ async def test_a_server_that_is_none(pki: PKI) -> None:
     async with PlainServer(b"HTTP/1.1 400 Bad Request\r\n\r\n").running() as fake:
         with pytest.raises((NoServersAvailable, ProtocolError)):
             await jetspark.connect(fake.url, token=CANARY)
-        await asyncio.wait_for(fake.gone.wait(), 5)
+        await asyncio.wait_for(fake.gone.wait(), 20)
         assert fake.received == b""

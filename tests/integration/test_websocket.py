@@ -103,7 +103,7 @@ async def test_reconnect_after_kill_9() -> None:
 async def test_a_suspended_server_is_noticed() -> None:
     recorder = Recorder()
     with Server(jetstream=False, websocket=True) as server:
-        async with jetspark.connect(server.ws_url, listener=recorder, ping_interval=0.2) as nc:
+        async with jetspark.connect(server.ws_url, listener=recorder, ping_interval=1) as nc:
             server.suspend()
             lost = await recorder.wait(ev.Disconnected)
             assert "is dead" in str(lost.error)

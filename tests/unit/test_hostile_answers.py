@@ -100,7 +100,7 @@ async def test_a_server_that_sends_and_answers_no_ping_is_dead() -> None:
             await asyncio.sleep(0.01)
 
     async with FakeServer(script) as server:
-        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=0.1)
+        nc = await jetspark.connect(server.url, reconnect=False, ping_interval=0.5)
         first = asyncio.Event()
         await nc.subscribe("s", callback=lambda message: first.set())
         await first.wait()
