@@ -40,8 +40,8 @@ from pki import PKI
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# Far more than the two ticks that it may take, and far less than for ever.
-SOON = 2.0
+# Far more than the two ticks that it may take, however busy the machine is, and far less than for ever.
+SOON = 20.0
 FOR_EVER = 3600.0
 
 
@@ -203,7 +203,7 @@ async def test_enough_wakes_without_a_tick(pair: Pair, monkeypatch: pytest.Monke
     pair.read(FULL_READ, LARGE_READS)
     data = bytes(FULL_READ)
     pair.writer.write(data)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON):
         await pair.client.until(data)
     assert pair.flood._sleeping, "no tick has ended the wait"
 
@@ -532,7 +532,7 @@ async def test_a_connection_lost_in_a_flood_is_noticed(monkeypatch: pytest.Monke
             state.nc = nc
             async with asyncio.timeout(60):
                 await state.sent.wait()
-            await eventually(lambda: nc.is_closed, timeout=5)
+            await eventually(lambda: nc.is_closed, timeout=SOON)
             assert flood._timer is None
         assert server.errors == []
 
@@ -569,7 +569,7 @@ async def test_a_lone_message_and_a_request_behind_a_flood(server: Server, form:
         await other.flush()
 
         async def after_the_flood() -> None:
-            answer = await nc.request(f"echo.{name}", b"question", timeout=5)
+            answer = await nc.request(f"echo.{name}", b"question", timeout=SOON)
             assert answer.data == b"question"
             await other.jetstream().publish(f"{name}.last", b"last")
 
@@ -622,16 +622,17 @@ async def test_large_answers_are_no_flood(server: Server) -> None:
 async def test_fetches_of_large_messages_soon_wait_for_no_tick(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A fetch brings more than begins a flood, and its end has to be asked behind.
+    # A fetch brings more than begins a flood, and its end has to be asked behind. That a busy server pauses
+    # in the middle of one is no matter: what counts is the end, after which we ask again.
     slept = 0
-    tick = Flood._tick
+    on_write = Flood.on_write
 
     def count(flood: Flood) -> None:
         nonlocal slept
-        slept += flood._sleeping and not flood._reads
-        tick(flood)
+        slept += bool(flood._slept_on)
+        on_write(flood)
 
-    monkeypatch.setattr(Flood, "_tick", count)
+    monkeypatch.setattr(Flood, "on_write", count)
     count_of_one, fetches = 120, 60
     async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
         name = unique("FETCH")
