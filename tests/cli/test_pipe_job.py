@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from jetspark.cli.json_schema import check_schema, infer
 from jetspark.cli.pipe_checks import split_credentials
 from jetspark.cli.pipe_errors import brief, failed
 from jetspark.cli.pipe_job import Sink, build, load, parse_sink, parse_start, parse_trigger
+from jetspark.cli.stopping import Flag
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -290,3 +293,45 @@ def test_build_raises_usage_errors_and_no_others() -> None:
         build({})
     with pytest.raises(CommandFailed):
         build({"from": ["S"], "sql": SQL, "to": ["parquet:/proc/1/nope"]})
+
+
+class Ending:
+    """Queries that do their last micro-batch, or die of it, when all were just asked for their reports."""
+
+    def __init__(self, together: list[Ending], error: Exception | None) -> None:
+        self.isActive = True
+        self._together = together
+        self._error = error
+
+    @property
+    def recentProgress(self) -> list[Any]:
+        if not self.isActive:
+            report = {"id": "q", "batchId": 0, "timestamp": "2026-01-01T00:00:00Z", "numInputRows": 4}
+            metrics = {"observedMetrics": {"jetspark": {"rows": 3}}}
+            return [SimpleNamespace(json=json.dumps({**report, **metrics}))]
+        if self is self._together[-1]:
+            for one in self._together:
+                one.isActive = False
+        return []
+
+    def exception(self) -> Exception | None:
+        return None if self.isActive else self._error
+
+
+def watch(*errors: Exception | None) -> list[tuple[int, int, int]]:
+    from jetspark.cli.pipe_run import Tally, _watch
+
+    queries: list[Ending] = []
+    queries += [Ending(queries, error) for error in errors]
+    tallies = [Tally(Sink("console", str(number))) for number, _ in enumerate(queries)]
+    _watch(cast("Any", queries), tallies, Flag(), cast("Any", None), as_json=True)
+    return [(one.batches, one.rows_in, one.rows_out) for one in tallies]
+
+
+def test_what_a_query_reports_at_its_very_end_is_counted() -> None:
+    assert watch(None, None) == [(1, 4, 3)] * 2
+
+
+def test_what_a_query_dies_of_while_others_are_asked_is_no_success() -> None:
+    with pytest.raises(CommandFailed, match="it broke"):
+        watch(ValueError("it broke"), None)

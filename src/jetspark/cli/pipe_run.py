@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed
 from jetspark.cli.pipe_errors import brief, failed
-from jetspark.cli.stopping import SIGNALS
+from jetspark.cli.stopping import SIGNALS, Flag
 from jetspark.spark.helpers import decode_json, route
 from jetspark.spark.lag_listener import StreamLagListener
 
@@ -369,7 +368,7 @@ def _printer(sink: Sink, as_json: bool) -> Callable[[DataFrame, int], None]:
     return show
 
 
-class _Stop(threading.Event):
+class _Stop(Flag):
     """Set by the first Ctrl-C or SIGTERM; a second one interrupts."""
 
     def arm(self) -> None:
@@ -396,7 +395,7 @@ def _stopping() -> Iterator[_Stop]:
 
 
 def _watch(
-    queries: list[StreamingQuery], tallies: list[Tally], stop: threading.Event, plan: Plan, as_json: bool
+    queries: list[StreamingQuery], tallies: list[Tally], stop: Flag, plan: Plan, as_json: bool
 ) -> None:
     """Until all queries have ended, one has failed, or we are told to stop."""
     lags = StreamLagListener()
@@ -404,15 +403,16 @@ def _watch(
     deadline: float | None = None
     with _display(tallies, plan, as_json) as show:
         while True:
+            # Before its reports are read: one that ends meanwhile has said its last word only then.
+            active = [query for query in queries if query.isActive]
             for query, tally in zip(queries, tallies, strict=True):
                 for report in query.recentProgress:
                     if tally.take(json.loads(report.json), lags):
                         show(tally)
-                error = None if query.isActive else query.exception()
+                error = None if query in active else query.exception()
                 if error is not None:
                     raise failed(str(tally.sink), error) from error
             show(None)
-            active = [query for query in queries if query.isActive]
             if not active:
                 return
             if parent is not None and os.getppid() != int(parent):

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ import typer
 from jetspark.cli import local, output
 from jetspark.cli.commands import Json, command
 from jetspark.cli.errors import CommandFailed, UsageError
-from jetspark.cli.stopping import SIGNALS
+from jetspark.cli.stopping import SIGNALS, Flag
 
 # jetspark.server is imported where it is used: it brings an HTTP client, which no other command needs.
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def server(
         if not config.is_file():
             raise UsageError(f"--config: {config} is not a file")
         text = config.read_text()
-    with _stop_event() as stop:
+    with _stop_flag() as stop:
         if cluster is not None:
             running = _cluster(cluster, host, store, text)
             servers, stop_all = running.servers, running.stop
@@ -174,12 +173,12 @@ def _announce(servers: "list[Server]", store: Path | None, websocket: bool, json
 
 
 @contextlib.contextmanager
-def _stop_event() -> Iterator[threading.Event]:
+def _stop_flag() -> Iterator[Flag]:
     """Set by Ctrl-C or SIGTERM, also while servers start: they are waited for and stopped in order.
 
     A second signal interrupts.
     """
-    stop = threading.Event()
+    stop = Flag()
 
     def handler(number: int, frame: object) -> None:
         if stop.is_set():
@@ -194,7 +193,7 @@ def _stop_event() -> Iterator[threading.Event]:
             signal.signal(number, previous)
 
 
-def _watch(servers: "list[Server]", stop: threading.Event, verbose: bool) -> None:
+def _watch(servers: "list[Server]", stop: Flag, verbose: bool) -> None:
     """Until told to stop. A server that ends by itself ends the command."""
     with contextlib.ExitStack() as closing:
         logs: list[tuple[str, IO[str]]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,28 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Flag:
+    """What a handler of signals may set while the main thread waits for it.
+
+    A threading.Event may not: where the signal finds its wait with the lock in hand, ``set`` waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is set by then. Being set does not cut the wait short, so let it be one of many."""
+        if not self._is_set:
+            time.sleep(seconds)
+        return self._is_set
 
 
 @asynccontextmanager
