@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import json
@@ -125,6 +126,8 @@ class Terminal:
             self.process = forks.start(env, args, (slave, slave, slave))
         os.close(slave)
         self.raw = ""
+        # A read may end in the middle of a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def text(self) -> str:
@@ -161,7 +164,7 @@ class Terminal:
             chunk = os.read(self._master, 65536)
         except OSError:  # EIO: the other side is closed
             return False
-        self.raw += chunk.decode(errors="replace")
+        self.raw += self._decoder.decode(chunk)
         return bool(chunk)
 
     def __enter__(self) -> Terminal:

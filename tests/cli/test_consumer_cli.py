@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers import eventually_sync
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -102,17 +104,21 @@ def test_a_push_consumer_is_made_and_refuses_pulls(cli: Run, stream: str) -> Non
 def test_next_and_its_acks(cli: Run, stream: str) -> None:
     cli("consumer", "add", stream, "w")
 
-    def pending() -> tuple[int, int]:
-        info = cli("consumer", "info", stream, "w", "--json").json
-        return info["num_pending"], info["num_ack_pending"]
+    def pending(*expected: int) -> None:
+        # The server takes acks in its own time.
+        def found() -> bool:
+            info = cli("consumer", "info", stream, "w", "--json").json
+            return (info["num_pending"], info["num_ack_pending"]) == expected
+
+        eventually_sync(found, 20)
 
     assert "order 1" in cli("consumer", "next", stream, "w").out
-    assert pending() == (2, 0)
+    pending(2, 0)
     (one,) = cli("consumer", "next", stream, "w", "--no-ack", "--json").lines
     assert (one["seq"], one["data"], one["num_delivered"]) == (2, "order 2", 1)
-    assert pending() == (1, 1)
+    pending(1, 1)
     assert cli("consumer", "next", stream, "w", "--raw", "--ack-mode", "sync").out == "order 3\n"
-    assert pending() == (0, 1)
+    pending(0, 1)
     ran = cli("consumer", "next", stream, "w", "--wait", "100ms")
     assert ran.code == 1
     assert "no message within 100ms" in ran.err
@@ -120,14 +126,15 @@ def test_next_and_its_acks(cli: Run, stream: str) -> None:
     assert "order 1" in cli("consumer", "next", stream, "w", "--ack-mode", "nak").out
     again = cli("consumer", "next", stream, "w", "--ack-mode", "term", "--count", "3", "--json").lines
     assert sorted(one["num_delivered"] for one in again) == [1, 1, 2]
-    assert pending() == (0, 0)
+    pending(0, 0)
 
 
 def test_consume_ends_after_the_count(cli: Run, stream: str) -> None:
     cli("consumer", "add", stream, "w")
     ran = cli("consumer", "consume", stream, "w", "--count", "3", "--json")
     assert [one["data"] for one in ran.lines] == ["order 1", "order 2", "order 3"]
-    assert cli("consumer", "info", stream, "w", "--json").json["ack_floor"]["stream_seq"] == 3
+    info = ("consumer", "info", stream, "w", "--json")
+    eventually_sync(lambda: cli(*info).json["ack_floor"]["stream_seq"] == 3, 20)
 
 
 def test_pause_and_resume(cli: Run, stream: str) -> None:
@@ -151,6 +158,10 @@ def test_ctrl_c_ends_consume_in_order(cli: Run, terminal: Open, stream: str) -> 
         ran = shown.end()
     assert ran.code == 0
     assert "Traceback" not in ran.out
-    # What was printed was acked.
-    info = cli("consumer", "info", stream, "w", "--json").json
-    assert (info["ack_floor"]["stream_seq"], info["num_waiting"]) == (3, 0)
+
+    # What was printed was acked, which the server may take in a moment later, as it does the end of the pull.
+    def settled() -> bool:
+        info = cli("consumer", "info", stream, "w", "--json").json
+        return (info["ack_floor"]["stream_seq"], info["num_waiting"]) == (3, 0)
+
+    eventually_sync(settled, 20)

@@ -126,7 +126,7 @@ def test_a_user_without_a_password_is_a_token(tmp_path: Path, start_server: Any)
 
 def test_a_server_without_jetstream_is_told(tmp_path: Path, start_server: Any) -> None:
     env = environment(tmp_path, NATS_URL=start_server(jetstream=False).url)
-    ran = inside(env, "stream", "ls", "--timeout", "1s")
+    ran = inside(env, "stream", "ls")
     assert ran.code == 1
     assert "JetStream" in ran.err
     assert inside(env, "account", "info", "--json").json["jetstream"] is None

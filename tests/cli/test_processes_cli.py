@@ -109,7 +109,7 @@ def test_the_rest_as_processes(env: dict[str, str], script: Run, tmp_path: Path)
     assert script("stream", "add", name, "--subjects", name, "--json").json["config"]["name"] == name
     assert script("context", "select", "dev", "--json").json["selected"] is True
     assert script("context", "show", "--json").json["name"] == "dev"
-    missing = script("req", unique("nobody"), "x", "--timeout", "1s")
+    missing = script("req", unique("nobody"), "x")
     assert (missing.code, missing.out) == (1, "")
     assert missing.err.startswith("error: no responders")
     wrong = script("stream", "frob")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import SCRIPT
+from cli_runner import ESCAPES, SCRIPT
 from jetspark.cli.top_view import KEYS, ConsumerRow, Sample, StreamRow, View, lines, ordered, rows
 from jetspark.jetstream import ConsumerInfo, SequenceInfo, StreamConfig, StreamInfo, StreamState, Timestamp
 
@@ -170,12 +170,16 @@ def test_live_in_80_columns_with_keys(cli: Run, terminal: Open, stream: str) -> 
         shown.expect("by acks")
         shown.press("a")
         shown.expect("by acks, reversed")
+        before = shown.raw
         shown.forget()
         cli("pub", f"{stream}.eu", "more", "--js")
-        picture = shown.expect("WAIT")
-        assert all(len(line) <= 80 for line in picture.splitlines())
+        shown.expect("WAIT")
         shown.press("q")
         assert shown.end().code == 0
+    # However many there were: the first line of a picture comes right behind the last one of that before.
+    pictures = [ESCAPES.sub("", one).replace("\r", "") for one in (before + shown.raw).split("\x1b[H")]
+    assert len(pictures) > 3
+    assert all(len(line) <= 80 for picture in pictures for line in picture.splitlines())
 
 
 def test_live_ends_with_ctrl_c_and_leaves_the_terminal_as_it_was(terminal: Open, stream: str) -> None:
