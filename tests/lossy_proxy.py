@@ -24,6 +24,8 @@ class LossyProxy:
         """Whether what the server sends gets lost from now on."""
         self.swallowed = 0
         """Bytes lost so far."""
+        self.lost = bytearray()
+        """Those bytes."""
         self.accepted = 0
         """Connections so far."""
 
@@ -76,6 +78,7 @@ class LossyProxy:
             while data := await source.read(65_536):
                 if self.swallow_up if upwards else self.swallow_down:
                     self.swallowed += len(data)
+                    self.lost += data
                     continue
                 sink.write(data)
                 await sink.drain()
