@@ -222,7 +222,9 @@ def test_checks_and_warnings_come_through(js: blocking.JetStream, stream: blocki
         ConsumerConfig(durable_name="d", deliver_subject=unique("deliver"), idle_heartbeat=0.1)
     )
     errors: list[Any] = []
-    with js.subscribe(stream=stream.name, consumer="d", on_error=errors.append):
+    with js.subscribe(stream=stream.name, consumer="d", on_error=errors.append) as sub:
+        # The server notices a moment later that somebody listens.
+        eventually_sync(lambda: sub.consumer_info().push_bound)
         with pytest.raises(ConsumerInUse):
             js.subscribe(stream=stream.name, consumer="d")
         js.delete_consumer(stream.name, "d")

