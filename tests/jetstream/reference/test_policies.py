@@ -55,7 +55,7 @@ async def test_ack_none_takes_delivery_for_ack(
 
 
 async def test_ack_all_covers_what_every_pull_subscriber_has(js: jetspark.JetStream, server: Server) -> None:
-    stream, consumer = await make_filled(js, 6, ack_policy=AckPolicy.ALL, ack_wait=0.5)
+    stream, consumer = await make_filled(js, 6, ack_policy=AckPolicy.ALL, ack_wait=2)
     async with jetspark.connect(server.url) as nc:
         other = await nc.jetstream().get_consumer(stream.name, "worker")
         ours = await consumer.fetch(3)
@@ -65,7 +65,7 @@ async def test_ack_all_covers_what_every_pull_subscriber_has(js: jetspark.JetStr
     info = await consumer.info()
     assert (info.num_ack_pending, info.ack_floor.stream_seq) == (1, 5)
     # Only what came after the ack is delivered again.
-    assert set(numbers(await consumer.fetch(6, expires=1.5))) == {5}
+    assert set(numbers(await consumer.fetch(6, expires=3.5))) == {5}
 
 
 async def test_ack_all_of_a_push_consumer(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
@@ -161,10 +161,16 @@ async def test_after_the_last_ones_the_new_ones_come(
     assert numbers(await consumer.fetch(100, no_wait=True)) == first
 
 
+async def knows_of(consumer: jetspark.Consumer, count: int) -> bool:
+    """A consumer hears of a message a moment after its ack; until then no_wait finds nothing."""
+    return (await consumer.info()).num_pending == count
+
+
 async def test_new_is_what_comes_after_the_consumer(js: jetspark.JetStream) -> None:
     stream = await prepared(js)
     consumer = await durable(stream, deliver_policy=DeliverPolicy.NEW)
     await fill(js, stream, 2, start=5)
+    await eventually(lambda: knows_of(consumer, 2))
     assert numbers(await consumer.fetch(100, no_wait=True)) == [5, 6]
 
 
@@ -173,6 +179,7 @@ async def test_by_start_sequence(js: jetspark.JetStream, seq: int, found: list[i
     stream = await prepared(js)
     consumer = await durable(stream, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=seq)
     await fill(js, stream, 1, start=5)
+    await eventually(lambda: knows_of(consumer, len(found)))
     assert numbers(await consumer.fetch(100, no_wait=True)) == found
 
 

@@ -55,16 +55,16 @@ async def test_max_waiting_has_a_default(js: jetspark.JetStream) -> None:
     [
         ({"max_batch": 3}, {"max_messages": 3}, {"max_messages": 4}, MaxRequestBatchExceeded, "of 3"),
         (
-            {"max_expires": 0.5},
-            {"max_messages": 1, "expires": 0.4},
-            {"max_messages": 1, "expires": 2},
+            {"max_expires": 2.5},
+            {"max_messages": 1, "expires": 2.4},
+            {"max_messages": 1, "expires": 5},
             MaxRequestExpiresExceeded,
-            "of 500ms",
+            "of 2.5s",
         ),
         (
             {"max_bytes": 2048},
-            {"max_bytes": 2048, "expires": 0.3},
-            {"max_bytes": 2049, "expires": 0.3},
+            {"max_bytes": 2048, "expires": 1},
+            {"max_bytes": 2049, "expires": 1},
             MaxRequestMaxBytesExceeded,
             "of 2048",
         ),

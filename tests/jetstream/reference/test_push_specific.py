@@ -155,18 +155,17 @@ async def test_idle_heartbeats_are_statuses_100_without_a_reply(
     stream = await make(js)
     await fill(js, stream, 2)
     sub = await nc.subscribe(unique("deliver"))
+    began = time.monotonic()
     await durable(stream, deliver_subject=sub.subject, idle_heartbeat=0.25)
     await pushed(sub, 2)
-    times = []
     for _ in range(3):
-        heartbeat = await sub.next(timeout=5)
-        times.append(time.monotonic())
+        heartbeat = await sub.next(timeout=10)
         assert heartbeat.status == (100, "Idle Heartbeat")
         assert heartbeat.reply == ""
         assert heartbeat.data == b""
         assert heartbeat.headers["Nats-Last-Consumer"] == "2"
         assert heartbeat.headers["Nats-Last-Stream"] == "2"
-    assert times[2] - times[0] >= 2 * 0.25 - 2 * EARLY
+    assert time.monotonic() - began >= 3 * 0.25 - EARLY
 
 
 async def test_without_idle_heartbeat_it_is_silent(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
@@ -238,14 +237,16 @@ async def test_a_push_consumer_redelivers_by_itself(js: jetspark.JetStream, nc: 
     stream = await make(js)
     await fill(js, stream, 1)
     sub = await nc.subscribe(unique("deliver"))
+    began = time.monotonic()
     await durable(stream, deliver_subject=sub.subject, backoff=[0.2, 0.4], max_deliver=3)
     times = []
     for number in (1, 2, 3):
         (message,) = await pushed(sub, 1)
         times.append(time.monotonic())
         assert message.reply.split(".")[4] == str(number)
-    assert times[1] - times[0] >= 0.2 - EARLY
-    assert times[2] - times[1] >= 0.4 - EARLY
+    # From the beginning: one that we saw late shortens the pause behind it.
+    assert times[1] - began >= 0.2 - EARLY
+    assert times[2] - began >= 0.2 + 0.4 - EARLY
     await asyncio.sleep(0.6)  # were there a fourth, it would have come
     assert sub.pending_messages == 0
 
