@@ -10,7 +10,7 @@ import pytest
 
 import jetspark
 from consuming import PullSpy, durable, fill, has_pull, make, make_filled, numbers
-from helpers import eventually
+from helpers import Stalls, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument, PermissionViolationError
 from jetspark.jetstream.consume_errors import (
@@ -27,6 +27,7 @@ from monitoring import subscriptions
 
 if TYPE_CHECKING:
     from conftest import StartServer
+    from jetspark import Consumer
     from jetspark.server import Server
 
 
@@ -51,8 +52,10 @@ async def test_one_by_one(js: jetspark.JetStream) -> None:
 async def test_what_came_until_expires(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 3)
     began = time.monotonic()
-    batch = await consumer.fetch(10, expires=0.3)
-    assert 0.25 < time.monotonic() - began < 1.2
+    async with Stalls() as stalls:
+        batch = await consumer.fetch(10, expires=0.5)
+    # The server's word: our own deadline would be a second later.
+    assert 0.45 < time.monotonic() - began < 1.4 + stalls.seconds
     assert numbers(batch) == [0, 1, 2]
     assert batch.error is None
 
@@ -96,33 +99,33 @@ async def test_bytes_that_come_out_even(js: jetspark.JetStream) -> None:
     (first,) = await consumer.fetch(1)
     size = message_size(first)
     began = time.monotonic()
-    batch = await consumer.fetch_bytes(4 * size, expires=5)
+    batch = await consumer.fetch_bytes(4 * size, expires=20)
     assert numbers(batch) == [1, 2, 3, 4]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 async def test_the_last_message_does_not_fit_the_bytes(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 9, size=100)
     (first,) = await consumer.fetch(1)
     began = time.monotonic()
-    batch = await consumer.fetch_bytes(4 * message_size(first) - 1, expires=5)
+    batch = await consumer.fetch_bytes(4 * message_size(first) - 1, expires=20)
     assert numbers(batch) == [1, 2, 3]
     assert batch.error is None
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert numbers(await consumer.fetch(1)) == [4]
 
 
 async def test_a_single_message_larger_than_max_bytes(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, size=1000)
     began = time.monotonic()
-    assert await consumer.fetch_bytes(200, expires=5) == []
-    assert time.monotonic() - began < 2
+    assert await consumer.fetch_bytes(200, expires=20) == []
+    assert time.monotonic() - began < 10
     assert numbers(await consumer.fetch(1)) == [0]
 
 
 async def test_bytes_until_expires(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 3, size=100)
-    assert numbers(await consumer.fetch_bytes(100_000, expires=0.2)) == [0, 1, 2]
+    assert numbers(await consumer.fetch_bytes(100_000, expires=1)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("max_messages", "count"), [(2, 2), (50, 4)])
@@ -132,9 +135,9 @@ async def test_with_both_limits_the_first_one_reached_ends_it(
     _, consumer = await make_filled(js, 20, size=100)
     (first,) = await consumer.fetch(1)
     began = time.monotonic()
-    batch = await consumer.fetch(max_messages, max_bytes=4 * message_size(first) + 50, expires=5)
+    batch = await consumer.fetch(max_messages, max_bytes=4 * message_size(first) + 50, expires=20)
     assert numbers(batch) == list(range(1, 1 + count))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 async def test_the_size_of_a_message_is_the_servers(js: jetspark.JetStream) -> None:
@@ -153,22 +156,28 @@ async def test_the_size_of_a_message_is_the_servers(js: jetspark.JetStream) -> N
 # --- not waiting ---------------------------------------------------------------------------------------
 
 
+async def knows_of(consumer: Consumer, count: int) -> bool:
+    return (await consumer.info()).num_pending == count
+
+
 async def test_no_wait_takes_what_is_there(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 3)
     began = time.monotonic()
     assert numbers(await consumer.fetch_no_wait(10)) == [0, 1, 2]
     assert await consumer.fetch_no_wait(10) == []
     await fill(js, stream, 5, start=3)
+    # A consumer hears of a message a moment after its ack.
+    await eventually(lambda: knows_of(consumer, 5))
     assert numbers(await consumer.fetch(2, no_wait=True)) == [3, 4]
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 async def test_no_wait_with_expires_waits_for_a_first_message_only(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 3)
     began = time.monotonic()
-    assert numbers(await consumer.fetch(10, no_wait=True, expires=5)) == [0, 1, 2]
-    assert time.monotonic() - began < 2
-    waiting = asyncio.ensure_future(consumer.fetch(1, no_wait=True, expires=5)._collect())
+    assert numbers(await consumer.fetch(10, no_wait=True, expires=20)) == [0, 1, 2]
+    assert time.monotonic() - began < 10
+    waiting = asyncio.ensure_future(consumer.fetch(1, no_wait=True, expires=20)._collect())
     await eventually(lambda: has_pull(consumer))
     await fill(js, stream, 1, start=3)
     assert numbers(await waiting) == [3]
@@ -246,6 +255,8 @@ async def test_every_fetch_has_its_own_inbox_which_is_gone_afterwards(
         for _ in range(2):
             await consumer.fetch(2)
         assert (await spy.next())["reply"] != (await spy.next())["reply"]
+    # Monitoring asks the server on another road than ours.
+    await nc.flush()
     assert await subscriptions(server, nc) == before
 
 
@@ -260,10 +271,17 @@ async def test_the_inbox_prefix_is_that_of_the_connection(server: Server) -> Non
 # --- statuses that end it ------------------------------------------------------------------------------
 
 
-async def test_deleting_the_consumer_keeps_what_had_come_and_says_why(js: jetspark.JetStream) -> None:
+def received(nc: jetspark.Connection, count: int) -> bool:
+    """Whether a fetch has so many messages; that the server holds its pull request says nothing of them."""
+    return any(getattr(sink, "received", 0) == count for sink in nc._sinks.values())
+
+
+async def test_deleting_the_consumer_keeps_what_had_come_and_says_why(
+    js: jetspark.JetStream, nc: jetspark.Connection
+) -> None:
     _, consumer = await make_filled(js, 3)
     waiting = asyncio.ensure_future(consumer.fetch(10, expires=10)._collect())
-    await eventually(lambda: has_pull(consumer))
+    await eventually(lambda: received(nc, 3))
     await consumer.delete()
     batch = await waiting
     assert numbers(batch) == [0, 1, 2]
@@ -306,7 +324,7 @@ async def test_a_consumer_that_does_not_exist(js: jetspark.JetStream) -> None:
         await consumer.fetch_bytes(100)
     with pytest.raises(NoConsumerResponders):
         await consumer.fetch_no_wait(1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -365,4 +383,4 @@ async def test_a_missing_permission_is_an_error_at_once(start_server: StartServe
         async with consumer.consume() as messages:
             with pytest.raises(PermissionViolationError):
                 await anext(messages)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10

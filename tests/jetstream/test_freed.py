@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def cancelled_fetch(nc: jetspark.Connection, stream: str) -> object:
     consumer = await nc.jetstream().get_consumer(stream, "worker")
     fetch = asyncio.ensure_future(consumer.fetch(50, expires=30)._collect())
-    await eventually(lambda: consumer._stash.in_use and consumer._stash._waiting[0].buffer)
+    await eventually(lambda: consumer._stash.in_use and len(consumer._stash._waiting[0].buffer) == 20)
     fetch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await fetch

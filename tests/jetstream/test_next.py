@@ -11,7 +11,7 @@ import pytest
 
 import jetspark
 from consuming import PullSpy, fill, make_filled
-from helpers import eventually
+from helpers import Stalls, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume_errors import ConsumerDeleted, MissedHeartbeat, NoConsumerResponders
@@ -40,8 +40,10 @@ async def test_messages_one_after_the_other(js: jetspark.JetStream) -> None:
 async def test_none_after_expires(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 0)
     began = time.monotonic()
-    assert await consumer.next(expires=0.3) is None
-    assert 0.25 < time.monotonic() - began < 1.2
+    async with Stalls() as stalls:
+        assert await consumer.next(expires=0.5) is None
+    # The server's word: our own deadline would be a second later.
+    assert 0.45 < time.monotonic() - began < 1.4 + stalls.seconds
 
 
 async def test_a_message_that_comes_while_it_waits(js: jetspark.JetStream) -> None:
@@ -118,7 +120,7 @@ async def test_a_timeout_around_it_loses_no_message(js: jetspark.JetStream) -> N
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(consumer.next(), 0.1)
     await fill(js, stream, 1)
-    message = await consumer.next(expires=2)
+    message = await consumer.next(expires=10)
     assert message is not None
     assert message.data == b"0"
 
@@ -166,7 +168,7 @@ async def test_what_comes_for_a_cancelled_one_goes_to_the_one_that_waits(js: jet
     message = await waiting
     assert message is not None
     assert message.data == b"0"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 async def test_of_an_ordered_consumer_that_is_deleted_again_and_again(js: jetspark.JetStream) -> None:
