@@ -168,7 +168,7 @@ async def test_max_messages_1_never_stalls(js: jetspark.JetStream) -> None:
     async with consumer.consume(max_messages=1) as messages:
         got = await take(messages, 200)
     assert numbers(got) == list(range(200))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_a_buffer_of_bytes_that_fits_one_message(js: jetspark.JetStream) -
     began = time.monotonic()
     async with consumer.consume(max_bytes=message_size(first) + 20) as messages:
         assert numbers(await take(messages, 19)) == list(range(1, 20))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 async def test_messages_of_all_sizes_in_a_small_buffer_of_bytes(js: jetspark.JetStream) -> None:

@@ -408,8 +408,10 @@ async def test_draining_the_connection_lets_callbacks_finish_what_has_arrived(
 ) -> None:
     stream, consumer = await make_filled(js, 20)
     got: list[int] = []
+    go = asyncio.Event()
 
     async def handle(message: Message) -> None:
+        await go.wait()
         await asyncio.sleep(0.005)
         await message.ack()
         got.append(int(message.data))
@@ -421,7 +423,8 @@ async def test_draining_the_connection_lets_callbacks_finish_what_has_arrived(
         else:
             theirs = await other.jetstream().get_consumer(stream.name, "worker")
         async with theirs.consume(callback=handle, on_error=seen.append) as messages:
-            await eventually(lambda: messages.pending > 10)
+            await eventually(lambda: messages.pending == 19)
+            go.set()
             await other.drain()
             assert got == list(range(20))
             assert messages.closed

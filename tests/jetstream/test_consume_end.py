@@ -63,7 +63,7 @@ async def test_batches(js: jetspark.JetStream) -> None:
 async def test_stop_discards_what_is_buffered_and_the_server_delivers_it_again(
     js: jetspark.JetStream,
 ) -> None:
-    _, consumer = await make_filled(js, 10, ack_wait=0.5)
+    _, consumer = await make_filled(js, 10, ack_wait=2)
     async with consumer.consume() as messages:
         await eventually(lambda: messages.pending == 10)
         (first,) = await take(messages, 1)
@@ -74,7 +74,7 @@ async def test_stop_discards_what_is_buffered_and_the_server_delivers_it_again(
         assert [message async for message in messages] == []
         await messages.stop()
     await waiting(consumer, 0)
-    again = await consumer.fetch(9, expires=5)
+    again = await consumer.fetch(9, expires=15)
     assert [message.metadata.num_delivered for message in again] == [2] * 9
 
 
@@ -82,6 +82,7 @@ async def test_leaving_the_block_stops(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 3)
     async with consumer.consume() as messages:
         await take(messages, 1)
+        await eventually(lambda: messages.pending == 2)
     assert messages.closed
     await waiting(consumer, 0)
     assert (await consumer.info()).num_ack_pending == 3
@@ -94,9 +95,13 @@ async def test_nothing_is_received_after_stop(js: jetspark.JetStream) -> None:
         await messages.stop()
         await waiting(consumer, 0)
         await fill(js, stream, 3, start=3)
-        assert (await consumer.info()).num_pending == 3
+        await eventually(lambda: _pending(consumer, 3))
         with pytest.raises(StopAsyncIteration):
             await anext(messages)
+
+
+async def _pending(consumer: Consumer, count: int) -> bool:
+    return (await consumer.info()).num_pending == count
 
 
 async def test_drain_hands_out_what_has_arrived_and_acks_still_work(js: jetspark.JetStream) -> None:
@@ -212,7 +217,7 @@ async def test_start_stop_and_start_again(js: jetspark.JetStream) -> None:
                 await message.ack_sync()
                 assert message.metadata.num_delivered == 1
         await fill(js, stream, 5, start=5 * (round_ + 1))
-    assert (await consumer.info()).num_pending == 5
+    await eventually(lambda: _pending(consumer, 5))
 
 
 async def test_two_of_them_share_the_messages(js: jetspark.JetStream) -> None:

@@ -69,7 +69,7 @@ async def test_a_limit_of_the_consumer_is_warned_of_once_and_respected_then(
     async with consumer.consume(on_error=seen.append, **options) as messages:
         assert numbers(await take(messages, 100)) == list(range(100))
     assert [type(error) for error in seen] == [warning]
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10
 
 
 async def test_a_limited_buffer_is_filled_by_several_requests(js: jetspark.JetStream, server: Server) -> None:
@@ -207,7 +207,7 @@ async def test_requests_that_expire_are_renewed_in_silence(js: jetspark.JetStrea
     seen: list[Exception] = []
     async with (
         await PullSpy.on(server.url, consumer) as spy,
-        consumer.consume(expires=1, on_error=seen.append) as messages,
+        consumer.consume(expires=2, on_error=seen.append) as messages,
     ):
         for _ in range(3):
             assert (await spy.next())["batch"] == 500
@@ -221,11 +221,11 @@ async def test_heartbeats_keep_an_idle_one_quiet(js: jetspark.JetStream, server:
     seen: list[Exception] = []
     async with (
         await PullSpy.on(server.url, consumer) as spy,
-        consumer.consume(idle_heartbeat=0.5, on_error=seen.append) as messages,
+        consumer.consume(idle_heartbeat=1, on_error=seen.append) as messages,
     ):
         await spy.next()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(messages), 2.3)
+            await asyncio.wait_for(anext(messages), 3.3)
         assert spy.waiting == 0
         await fill(js, stream, 1)
         await take(messages, 1)
@@ -237,19 +237,19 @@ async def test_a_hanging_server_is_warned_of_after_two_heartbeats_and_it_goes_on
         js = nc.jetstream()
         stream, consumer = await make_filled(js, 1)
         seen: list[Exception] = []
+        began = time.monotonic()
         async with consumer.consume(idle_heartbeat=0.5, on_error=seen.append) as messages:
             await take(messages, 1)
             own_server.suspend()
-            began = time.monotonic()
             try:
                 await eventually(lambda: len(seen) == 2)
             finally:
                 own_server.resume()
-            assert 1.4 < time.monotonic() - began < 4
+            assert 1.4 < time.monotonic() - began < 10
             assert [type(error) for error in seen] == [MissedHeartbeat, MissedHeartbeat]
             assert isinstance(seen[0], MissedHeartbeat)
             assert seen[0].heartbeat == 0.5
-            assert 0.9 < seen[0].silence < 2
+            assert 0.9 < seen[0].silence < 5
             assert not messages.closed
             await fill(js, stream, 2, start=1)
             assert numbers(await take(messages, 2)) == [1, 2]
@@ -295,10 +295,10 @@ async def test_a_message_that_fits_only_an_empty_buffer_waits_for_room(js: jetsp
 async def test_max_ack_pending_pauses_delivery_without_an_alarm(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 20, max_ack_pending=4)
     seen: list[Exception] = []
-    async with consumer.consume(idle_heartbeat=0.5, on_error=seen.append) as messages:
+    async with consumer.consume(idle_heartbeat=1, on_error=seen.append) as messages:
         held = await take(messages, 4)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(messages), 1.3)
+            await asyncio.wait_for(anext(messages), 2.3)
         got = numbers(held)
         for message in held:
             await message.ack()
@@ -313,12 +313,12 @@ async def test_max_ack_pending_pauses_delivery_without_an_alarm(js: jetspark.Jet
 async def test_a_paused_consumer_delivers_when_it_is_resumed(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 0)
     seen: list[Exception] = []
-    async with consumer.consume(idle_heartbeat=0.5, on_error=seen.append) as messages:
+    async with consumer.consume(idle_heartbeat=1, on_error=seen.append) as messages:
         await pull_waits(consumer)
         await consumer.pause(datetime.now(UTC) + timedelta(minutes=5))
         await fill(js, stream, 2)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(messages), 1.3)
+            await asyncio.wait_for(anext(messages), 2.3)
         await consumer.resume()
         assert numbers(await take(messages, 2)) == [0, 1]
     assert seen == []

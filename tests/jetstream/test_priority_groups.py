@@ -37,7 +37,7 @@ class Reader:
         self.got: list[int] = []
         self.errors: list[Exception] = []
         self.consumer = consumer
-        options.setdefault("idle_heartbeat", 0.5)
+        options.setdefault("idle_heartbeat", 1)
         self.consume = consumer.consume(
             callback=self._handle, on_error=self.errors.append, group="A", **options
         )
@@ -139,7 +139,7 @@ async def test_options_that_can_not_work(js: jetspark.JetStream, options: dict[s
 
 
 async def test_one_client_is_pinned_and_the_other_takes_over_when_it_is_gone(js: jetspark.JetStream) -> None:
-    stream, consumer = await make_filled(js, 100, **pinned(1))
+    stream, consumer = await make_filled(js, 100, **pinned(3))
     first = await Reader.of(js, consumer, max_messages=10)
     second = await Reader.of(js, consumer, max_messages=10)
     async with first:
@@ -258,9 +258,9 @@ async def test_the_lowest_number_is_served_and_the_next_one_takes_over(js: jetsp
 
 async def test_prioritized_fetches(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 0, **PRIORITIZED)
-    later = asyncio.ensure_future(consumer.fetch(3, group="A", priority=5, expires=1)._collect())
+    later = asyncio.ensure_future(consumer.fetch(3, group="A", priority=5, expires=3)._collect())
     await pulls_wait(consumer, 1)
-    sooner = asyncio.ensure_future(consumer.fetch(3, group="A", priority=1, expires=5)._collect())
+    sooner = asyncio.ensure_future(consumer.fetch(3, group="A", priority=1, expires=15)._collect())
     await pulls_wait(consumer, 2)
     await fill(js, stream, 3)
     assert numbers(await sooner) == [0, 1, 2]
