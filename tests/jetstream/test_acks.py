@@ -128,20 +128,20 @@ async def test_term_never_delivers_again_and_the_server_tells(
 
 
 async def test_in_progress_starts_ack_wait_anew(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
-    _, consumer = await make_filled(js, 1, ack_wait=0.6)
+    _, consumer = await make_filled(js, 1, ack_wait=2)
     message = await first(consumer)
     sub = await acks_of(nc, message)
     began = time.monotonic()
-    while time.monotonic() - began < 1.2:
+    while time.monotonic() - began < 4:
         # Twice as long as ack_wait: nothing may be delivered again meanwhile.
         await message.in_progress()
-        assert await consumer.next(expires=0.15) is None
+        assert await consumer.next(expires=0.3) is None
     sent = await take(sub)
     assert set(sent) == {b"+WPI"}
     assert len(sent) > 3
     assert not message.is_acked
     await message.ack_sync()
-    assert await consumer.next(expires=0.8) is None
+    assert await consumer.next(expires=2.5) is None
 
 
 async def test_without_an_ack_it_is_delivered_again_after_ack_wait(js: jetspark.JetStream) -> None:
@@ -300,13 +300,13 @@ async def test_bad_arguments_are_refused_and_leave_the_message_open(
 
 async def test_max_ack_pending_holds_delivery_until_something_is_acked(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 5, max_ack_pending=2)
-    batch = await consumer.fetch(5, expires=0.3)
+    batch = await consumer.fetch(5, expires=1)
     assert numbers(batch) == [0, 1]
     await batch[0].ack()
-    assert numbers(await consumer.fetch(5, expires=0.3)) == [2]
+    assert numbers(await consumer.fetch(5, expires=1)) == [2]
 
 
 async def test_max_deliver(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, max_deliver=2, ack_wait=0.2)
-    got: list[Any] = [await consumer.next(expires=1) for _ in range(3)]
+    got: list[Any] = [await consumer.next(expires=seconds) for seconds in (5, 5, 1)]
     assert [message and message.metadata.num_delivered for message in got] == [1, 2, None]

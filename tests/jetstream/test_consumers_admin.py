@@ -62,7 +62,8 @@ async def test_a_durable_has_its_config_with_the_servers_defaults(js: jetspark.J
     assert not consumer.config.is_push
     assert consumer.cached_info.num_pending == 0
     await js.publish(f"{stream.name}.a")
-    assert (await consumer.info()).num_pending == 1
+    # A consumer hears of a message a moment after its ack.
+    await eventually(lambda: _pending(consumer, 1))
     assert consumer.cached_info.num_pending == 1
 
 
@@ -370,7 +371,7 @@ class TestReset:
     async def test_of_nothing_is_not_found(self, nc: jetspark.Connection) -> None:
         """The server does not answer a reset of a consumer that is not there."""
         stream = await make(nc.jetstream())
-        consumer = await nc.jetstream(timeout=0.2).create_consumer(
+        consumer = await nc.jetstream(timeout=1.5).create_consumer(
             stream.name, ConsumerConfig(durable_name="worker")
         )
         await consumer.delete()
@@ -395,6 +396,10 @@ class TestReset:
         with pytest.raises(InvalidArgument) as caught:
             await consumer.reset(seq)
         assert caught.value.field == "seq"
+
+
+async def _pending(consumer: jetspark.Consumer, count: int) -> bool:
+    return (await consumer.info()).num_pending == count
 
 
 async def _acked(consumer: jetspark.Consumer, seq: int) -> bool:
