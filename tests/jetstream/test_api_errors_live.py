@@ -10,7 +10,15 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from jetspark import ConsumerConfig, ConsumerLimits, RetentionPolicy, StorageType, StreamConfig, StreamSource
+from jetspark import (
+    ConsumerConfig,
+    ConsumerLimits,
+    RetentionPolicy,
+    StorageType,
+    Stream,
+    StreamConfig,
+    StreamSource,
+)
 from jetspark.errors import PermissionViolationError, RequestTimeout
 from jetspark.jetstream import errors
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, NoStreamResponse
@@ -378,10 +386,10 @@ class TestNobodyThere:
 
     async def test_a_time_out_names_the_subject_and_the_seconds(self, own_server: Server) -> None:
         async with jetspark.connect(own_server.url) as nc:
-            js = nc.jetstream(timeout=0.2)
-            stream = await js.create_stream(
+            made = await nc.jetstream().create_stream(
                 StreamConfig(name="S", subjects=["s"], storage=StorageType.MEMORY, allow_direct=True)
             )
+            stream = Stream(nc.jetstream(timeout=0.2), made.cached_info)
             own_server.suspend()
             try:
                 with pytest.raises(RequestTimeout, match=r"\$JS\.API\.STREAM\.INFO\.S' within 0\.2s"):

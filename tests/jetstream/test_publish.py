@@ -172,11 +172,11 @@ class TestExpect:
 class TestTTL:
     async def test_the_message_expires(self, js: jetspark.JetStream) -> None:
         stream = await make(js, allow_msg_ttl=True)
-        await js.publish(f"{stream.name}.a", ttl=1)
+        await js.publish(f"{stream.name}.a", ttl=3)
         await js.publish(f"{stream.name}.a", ttl="1h")
         await js.publish(f"{stream.name}.a", ttl="never")
         stored = [await stream.get_msg(seq) for seq in (1, 2, 3)]
-        assert [message.headers["Nats-TTL"] for message in stored] == ["1", "1h", "never"]
+        assert [message.headers["Nats-TTL"] for message in stored] == ["3", "1h", "never"]
         await eventually(lambda: _count(stream, 2))
         with pytest.raises(MessageNotFound):
             await stream.get_msg(1)

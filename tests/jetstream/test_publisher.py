@@ -283,11 +283,11 @@ class TestFailures:
         async with jetspark.connect(own_server.url) as nc:
             js = nc.jetstream()
             stream = await make(js)
-            async with js.publisher(ack_timeout=0.2) as publisher:
+            async with js.publisher(ack_timeout=1.5) as publisher:
                 own_server.suspend()
                 try:
                     futures = [await publisher.publish(f"{stream.name}.a") for _ in range(10)]
-                    with pytest.raises(PublishFailed, match=r"ack_timeout=0\.2s") as caught:
+                    with pytest.raises(PublishFailed, match=r"ack_timeout=1\.5s") as caught:
                         await publisher.flush()
                 finally:
                     own_server.resume()
@@ -353,7 +353,7 @@ class TestEnd:
             raise ZeroDivisionError
 
     async def test_closing_the_connection_fails_what_is_pending(self, own_server: Server) -> None:
-        nc = await jetspark.connect(own_server.url, connect_timeout=0.2)
+        nc = await jetspark.connect(own_server.url, connect_timeout=1.5)
         js = nc.jetstream()
         stream = await make(js)
         publisher = js.publisher(window=2)
@@ -489,7 +489,7 @@ class TestRetry:
         assert (await stream.info()).state.messages == 1
 
     async def test_ends_with_the_ack_timeout(self, js: jetspark.JetStream) -> None:
-        async with js.publisher(retry=True, ack_timeout=0.6) as publisher:
+        async with js.publisher(retry=True, ack_timeout=2) as publisher:
             future = await publisher.publish(unique(), msg_id="1")
             with pytest.raises(RequestTimeout):
                 await future
