@@ -32,8 +32,8 @@ def nc(server: Server) -> Iterator[blocking.Connection]:
         yield connection
 
 
-def our_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("jetspark-")}
+def our_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("jetspark-")}
 
 
 def read(sub: blocking.Subscription, count: int) -> list[blocking.Msg]:
@@ -69,9 +69,9 @@ def test_no_thread_is_left_after_close(server: Server) -> None:
     nc.publish(subject, b"x")
     nc.flush()
     # One for the loop, one for the listener, one for the callback.
-    eventually_sync(lambda: len(our_threads()) == len(before) + 3)
+    eventually_sync(lambda: len(our_threads() - before) == 3)
     nc.close()
-    assert our_threads() == before
+    assert our_threads() <= before
     assert seen == [events.Connected(server.url.removeprefix("nats://")), events.Closed()]
 
 
@@ -79,7 +79,7 @@ def test_no_thread_is_left_after_a_failed_connect() -> None:
     before = our_threads()
     with pytest.raises(NoServersAvailable):
         blocking.connect("nats://127.0.0.1:1", listener=lambda event: None)
-    assert our_threads() == before
+    assert our_threads() <= before
 
 
 def test_close_may_be_repeated_and_everything_else_refuses(nc: blocking.Connection) -> None:
@@ -206,7 +206,7 @@ def test_next_times_out_and_loses_nothing(nc: blocking.Connection) -> None:
     start = time.monotonic()
     with pytest.raises(RequestTimeout, match=subject):
         sub.next(timeout=0.05)
-    assert 0.04 < time.monotonic() - start < 2
+    assert 0.04 < time.monotonic() - start < 5
     nc.publish(subject, b"late")
     assert sub.next(timeout=5).data == b"late"
 
@@ -364,7 +364,7 @@ def test_callback_may_end_what_it_belongs_to(server: Server, action: str) -> Non
     assert took[0] < 5
     assert subs[0].closed
     nc.close()
-    eventually_sync(lambda: our_threads() == before)
+    eventually_sync(lambda: our_threads() <= before)
 
 
 def test_listener_may_block_and_use_the_connection(server: Server) -> None:
@@ -414,10 +414,10 @@ def test_request_many_ends_by_count_stall_sentinel_or_break(nc: blocking.Connect
 
     nc.subscribe(subject, callback=answer)
     assert [msg.data for msg in nc.request_many(subject, max_messages=3)] == [b"0", b"1", b"2"]
-    assert len(list(nc.request_many(subject, stall=0.1))) == 5
+    assert len(list(nc.request_many(subject, stall=1))) == 5
     until = nc.request_many(subject, sentinel=lambda msg: msg.data == b"2")
     assert [msg.data for msg in until] == [b"0", b"1"]
-    assert len(list(nc.request_many(subject, timeout=0.1))) == 5
+    assert len(list(nc.request_many(subject, timeout=2))) == 5
     for msg in nc.request_many(subject):
         assert msg.data == b"0"
         break

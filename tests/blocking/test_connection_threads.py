@@ -57,7 +57,7 @@ def test_drain_lets_callbacks_finish_and_sends_their_answers(server: Server) -> 
 
 def test_drain_gives_up_on_a_stuck_callback(server: Server) -> None:
     stuck, free = threading.Event(), threading.Event()
-    nc = blocking.connect(server.url, drain_timeout=0.2, connect_timeout=0.5)
+    nc = blocking.connect(server.url, drain_timeout=0.2, connect_timeout=1.5)
     subject = unique("stuck")
 
     def callback(msg: blocking.Msg) -> None:
@@ -182,7 +182,7 @@ def test_publishing_while_disconnected_is_bounded(own_server: Server) -> None:
 
 
 def test_a_suspended_server_makes_publishers_wait(own_server: Server) -> None:
-    with blocking.connect(own_server.url, ping_interval=60, connect_timeout=0.5) as nc:
+    with blocking.connect(own_server.url, ping_interval=60, connect_timeout=1.5) as nc:
         own_server.suspend()
         sent = 0
 

@@ -116,7 +116,7 @@ def test_fetches_of_several_threads_share_the_messages(stream: blocking.Stream, 
     seen: Counter[int] = Counter()
 
     def work() -> None:
-        while batch := worker.fetch(20, expires=0.5):
+        while batch := worker.fetch(20, expires=2):
             seen.update(numbers(batch))
 
     join(in_threads(4, work))

@@ -157,7 +157,7 @@ def test_publisher_must_be_open(js: blocking.JetStream) -> None:
 
 
 def test_closing_the_connection_fails_what_is_pending(own_server: Server) -> None:
-    with blocking.connect(own_server.url, connect_timeout=0.5) as nc:
+    with blocking.connect(own_server.url, connect_timeout=1.5) as nc:
         js = nc.jetstream()
         js.create_stream(StreamConfig(name="S", subjects=["s"]))
         publisher = js.publisher(window=1)
