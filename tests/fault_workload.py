@@ -218,7 +218,8 @@ class Workload:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self.nc = await jetspark.connect(self.urls, listener=self.events, ping_interval=2.0)
+        # No fault here is a server that hangs; a busy machine must not look like one, for reconnects count.
+        self.nc = await jetspark.connect(self.urls, listener=self.events, ping_interval=10.0)
         js = self.nc.jetstream(timeout=min(5.0, self.ack_timeout))
         await js.create_stream(stream_config(self.name, self.replicas))
         self.consumer = await js.create_consumer(self.name, consumer_config(self.ack_wait))

@@ -30,7 +30,7 @@ async def server_kills(
             struck = asyncio.Event()
             ledger.when_acked(number * share + chance.randrange(share // 4, 3 * share // 4), struck.set)
             try:
-                await asyncio.wait_for(struck.wait(), patience)
+                await asyncio.wait_for(struck.wait(), max(patience, 30.0))
             except TimeoutError:
                 outcome.problems.append(f"publishing stands still before kill {number + 1}: {ledger.state}")
                 break
@@ -90,7 +90,7 @@ async def _lose_acks(server: Server, work: Workload, patience: float, outcome: O
 
 
 def _stored(server: Server, stream: str) -> int:
-    with urllib.request.urlopen(f"{server.http_url}/jsz?accounts=true&streams=true", timeout=5) as answer:
+    with urllib.request.urlopen(f"{server.http_url}/jsz?accounts=true&streams=true", timeout=15) as answer:
         accounts = json.load(answer)["account_details"]
     return sum(
         one["state"]["messages"]

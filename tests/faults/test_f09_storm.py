@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import within
+from helpers import Stalls
 from jetspark.connection.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.server import Server
 
@@ -39,7 +40,7 @@ class Member:
         """Number of the last round that its subscription heard of."""
 
     async def connect(self, url: str) -> None:
-        self.nc = await jetspark.connect(url, listener=self._on_event, connect_timeout=5)
+        self.nc = await jetspark.connect(url, listener=self._on_event, connect_timeout=20)
         await self.nc.subscribe(self.subject, callback=self._on_message)
         await self.nc.flush()
 
@@ -75,15 +76,17 @@ async def storm(*, clients: int, restarts: int, patience: float = 20.0) -> Outco
             started = time.monotonic()
             await asyncio.to_thread(server.start)
             ready = time.monotonic()
-            back = await within(patience, lambda: all(one.back_at is not None for one in members))
+            async with Stalls() as stalls:
+                back = await within(patience, lambda: all(one.back_at is not None for one in members))
             missing = sum(one.back_at is None for one in members)
             if not back:
                 outcome.problems.append(f"round {number}: {missing} clients did not come back")
                 break
             times = sorted((one.back_at or 0.0) - started for one in members)
             slowest.append(times[-1])
+            # A busy machine starts the server late, and keeps us from running.
             outcome.require(
-                times[-1] <= BACK,
+                times[-1] <= BACK + (ready - started) + stalls.seconds,
                 f"round {number}: all back after {times[-1]:.2f} s, server ready in {ready - started:.2f} s",
             )
             if clients >= 10:

@@ -77,18 +77,18 @@ async def test_acks_that_are_dropped_fail_f1(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_pulls_that_are_not_repeated_fail_f5(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_pulls_after_reconnect(monkeypatch)
-    outcome = await dead_peer(rounds=1, elections=0, interval=0.3, patience=1)
+    outcome = await dead_peer(rounds=1, elections=0, interval=1.0, patience=1)
     expect(outcome, "no message", "'consume'", "'fetch'", "'blocking consume'")
 
 
 async def test_subscriptions_that_are_not_renewed_fail_f9(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_subscriptions(monkeypatch)
-    expect(await storm(**F9, patience=2), "20 subscriptions are dead")
+    expect(await storm(**F9), "20 subscriptions are dead")
 
 
 async def test_subscriptions_that_are_not_renewed_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_subscriptions(monkeypatch)
-    outcome = await server_kills(1, **F1, patience=1, ack_timeout=1)
+    outcome = await server_kills(1, **F1, patience=1, ack_timeout=3)
     expect(outcome, "no recovery from kill 1", "no ack within ack_timeout")
 
 
