@@ -27,8 +27,8 @@ PAUSE = 0.004
 """Seconds between two calls."""
 
 OPTIONS: dict[str, Any] = {
-    "ping_interval": 0.8,
-    "connect_timeout": 0.7,
+    "ping_interval": 1.5,
+    "connect_timeout": 2.0,
     "reconnect_wait": 0.02,
     "reconnect_wait_max": 0.2,
 }

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-DEADLINE = 12.0
-"""Seconds within which a fault is noticed, and within which all is well again. Five PINGs take 5."""
+DEADLINE = 20.0
+"""Seconds within which a fault is noticed, and within which all is well again. Five PINGs take 9."""
 SLOW_FOR = 0.5
 IN_FLIGHT = {"ConnectionLost", "NoServersAvailable", "RequestTimeout"}
 """Classes that calls of the traffic may end with."""
@@ -86,7 +86,7 @@ FAULTS = [
     Fault("garbage to client", garbage(to_client=True), "ProtocolError"),
     Fault("garbage to server", garbage(to_client=False)),
     Fault("accept, then silence", cut_and(silent=True), refuses=True),
-    Fault("handshake too slow", cut_and(handshake_pause=0.05), refuses=True),
+    Fault("handshake too slow", cut_and(handshake_pause=0.15), refuses=True),
     Fault("handshake slow", cut_and(handshake_pause=0.002)),
     Fault("delay", setting(delay=0.03), ""),
     Fault("bandwidth", setting(bandwidth=30_000), ""),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import within
-from helpers import unique
+from helpers import Stalls, unique
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.connection.events import Disconnected
 from jetspark.errors import ConnectionLost, JetsparkError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jetspark.connection.events import Event
     from jetspark.server import Server
 
-# For a loaded machine: timers fire late there. Far less than the interval that it is added to.
+# Beside what the machine kept us waiting, by Stalls. Far less than the interval that it is added to.
 SLACK = 0.25
 # To reconnect and to pull; and, where a leader has to be elected, what the server may need for that.
 RESUME = 2.0
@@ -181,7 +181,7 @@ class Trial:
             try:
                 for user in users:
                     await user.start(servers, name, self.interval)
-                if await self._resume(users, 10.0):
+                if await self._resume(users, 30.0):
                     await self._hang(users, victim, suspend)
             finally:
                 feeding.cancel()
@@ -208,16 +208,19 @@ class Trial:
         try:
             elects = suspend != "ours"
             limit = (ELECTION + 2 * HEARTBEAT) if elects else 2 * self.interval + RESUME
-            took = await self._resume(users, max(limit, self.patience))
+            async with Stalls() as stalls:
+                took = await self._resume(users, max(limit, self.patience))
             if took is None:
                 return
             (self.elected if elects else self.resumed).append(took)
-            self.outcome.require(took <= limit, f"{suspend}: pulls resumed after {took:.2f} s of {limit:g} s")
+            self.outcome.require(
+                took <= limit + stalls.seconds, f"{suspend}: pulls resumed after {took:.2f} s of {limit:g} s"
+            )
             if suspend != "leader":
                 # The listener of a blocking connection has a thread of its own, which may come late.
-                await within(2.0, lambda: all(user.disconnects() for user in users))
+                await within(10.0, lambda: all(user.disconnects() for user in users))
                 for user in users:
-                    self._judge_detection(user, stopped)
+                    self._judge_detection(user, stopped, stalls.seconds)
         finally:
             victim.resume()
             await asyncio.to_thread(self.cluster.wait_ready)
@@ -250,7 +253,7 @@ class Trial:
             return None
         return max(min(at for number, at in user.got.items() if number >= first) for user in users) - began
 
-    def _judge_detection(self, user: User, stopped: float) -> None:
+    def _judge_detection(self, user: User, stopped: float, stalled: float) -> None:
         lost = user.disconnects()
         if len(lost) != 1:
             self.outcome.problems.append(f"{user.label}: {len(lost)} disconnects instead of one")
@@ -258,7 +261,7 @@ class Trial:
         at, event = lost[0]
         self.found.append(at - stopped)
         self.outcome.require(
-            at - stopped <= 2 * self.interval + SLACK,
+            at - stopped <= 2 * self.interval + SLACK + stalled,
             f"{user.label}: found after {at - stopped:.2f} s with ping_interval={self.interval:g}",
         )
         self.outcome.require(
@@ -296,7 +299,7 @@ async def dead_peer(*, rounds: int, elections: int, interval: float, patience: f
 
 async def run(scale: Scale) -> Outcome:
     return await dead_peer(
-        rounds=scale.pick(1, 8), elections=scale.pick(0, 4), interval=0.5 if not scale.full else 1.0
+        rounds=scale.pick(1, 8), elections=scale.pick(0, 4), interval=1.0 if scale.full else 1.5
     )
 
 
