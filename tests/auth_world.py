@@ -144,7 +144,7 @@ class AuthWorld:
         server = self._server("creds", operator.resolver_config())
 
         def expiring() -> Attempt:
-            short = self._file("short.creds", account.user("short", expires_in=2).creds())
+            short = self._file("short.creds", account.user("short", expires_in=4).creds())
             return Attempt("expiring", server, {"creds": short}, AuthorizationError)
 
         def revoke() -> None:

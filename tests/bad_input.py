@@ -45,9 +45,9 @@ class World:
         """How much the servers have got from anybody."""
         answers = {}
         for page in ("varz", "jsz"):
-            with urllib.request.urlopen(f"{self.server.http_url}/{page}", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.server.http_url}/{page}", timeout=15) as answer:
                 answers[page] = json.load(answer)
-        with urllib.request.urlopen(f"{self.nkeys.http_url}/varz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.nkeys.http_url}/varz", timeout=15) as answer:
             others = json.load(answer)["total_connections"]
         return {
             "connections": answers["varz"]["total_connections"] + others,
@@ -60,7 +60,7 @@ class World:
 
     def subscriptions_left(self) -> list[str]:
         """What the server still holds of the connection with this ``client_id``."""
-        with urllib.request.urlopen(f"{self.server.http_url}/subsz?subs=1", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.server.http_url}/subsz?subs=1", timeout=15) as answer:
             page = json.load(answer)
         assert page["total"] <= page["limit"], "more subscriptions than one page shows"
         return [sub["subject"] for sub in page["subscriptions_list"] if sub["cid"] == self.client_id]

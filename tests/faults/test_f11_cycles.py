@@ -31,7 +31,7 @@ GROWTH_MB = 8.0
 
 
 async def cycle(url: str, way: str) -> None:
-    nc = await jetspark.connect(url)
+    nc = await jetspark.connect(url, connect_timeout=30)
     try:
         consumer = await nc.jetstream().get_consumer("S", "worker")
         await fetch_and_give_up(nc, consumer, way)
@@ -63,7 +63,7 @@ async def fetch_and_give_up(nc: jetspark.Connection, consumer: Consumer, way: st
 
 
 def blocking_cycle(url: str, way: str) -> None:
-    with blocking.connect(url) as nc:
+    with blocking.connect(url, connect_timeout=30) as nc:
         consumer = nc.jetstream().get_consumer("S", "worker")
         if way == "arriving":
             nc.publish("S.a", b"x")
@@ -115,11 +115,17 @@ async def run(scale: Scale) -> Outcome:
                 found = await varz(server)
                 return found if found["connections"] == 1 else None
 
-            before = await eventually(alone, 10)
+            before = await eventually(alone, 30)
             start = Footprint.now()
             cycles = Cycles(server.url, scale.pick(1500, 100_000), chance)
             await asyncio.gather(*(cycles.lane() for _ in range(LANES)))
-            after = await eventually(alone, 10)
+            after = await eventually(alone, 30)
+            # The server forgets the subscriptions of a connection a moment after the connection.
+            for _ in range(100):
+                if after["subscriptions"] <= before["subscriptions"]:
+                    break
+                await asyncio.sleep(0.05)
+                after = await varz(server)
             end = await Footprint.settled(start)
 
             async def withdrawn() -> bool:
