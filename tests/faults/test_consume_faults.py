@@ -64,7 +64,7 @@ class Tally:
         self.acked[number] += 1
         self.last = time.monotonic()
 
-    async def reach(self, count: int, timeout: float = 30.0) -> None:
+    async def reach(self, count: int, timeout: float = 60.0) -> None:
         await eventually(lambda: len(self.acked) >= count, timeout)
 
     def twice(self) -> set[int]:
@@ -120,7 +120,7 @@ async def test_kill_and_restart_at_rest(own_server: Server) -> None:
             for part in (1, 2):
                 await tally.reach(part * COUNT // 3)
                 tally.go.clear()
-                await eventually(lambda: time.monotonic() - tally.last > 0.6)
+                await eventually(lambda: time.monotonic() - tally.last > 1.5)
                 own_server.kill()
                 await asyncio.to_thread(own_server.restart)
                 tally.go.set()
@@ -190,11 +190,11 @@ async def test_an_idle_consume_learns_of_a_new_leader_at_once(cluster: Cluster) 
             async def waits() -> bool:
                 return (await consumer.info()).num_waiting == 1
 
-            await eventually(waits, 10)
+            await eventually(waits, 20)
             await nc.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker", timeout=10)
             await eventually(lambda: any(isinstance(error, LeadershipChanged) for error in seen), 10)
             await js.publish(f"{stream.name}.a", b"1")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 assert (await anext(messages)).data == b"1"
 
 
@@ -212,12 +212,12 @@ async def test_an_idle_consume_learns_of_a_shutdown_at_once(own_cluster: Cluster
             async def waits() -> bool:
                 return (await consumer.info()).num_waiting == 1
 
-            await eventually(waits, 10)
+            await eventually(waits, 20)
             await asyncio.to_thread(leader.terminate)
             # Before its first leader was elected it may have heard of that (503) too.
             await eventually(lambda: any(isinstance(e, ServerShutdown | LeadershipChanged) for e in seen), 10)
             await js.publish(f"{stream.name}.a", b"1")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 assert (await anext(messages)).data == b"1"
             assert not any(isinstance(error, MissedHeartbeat) for error in seen)
 
@@ -253,9 +253,11 @@ async def test_shutdown_of_the_leader_and_lame_duck_of_the_connected_server(leav
         async with consuming(consumer) as tally:
             # First the server that leads the consumer ends in order. We are not connected to it.
             await tally.reach(COUNT // 4)
+            tally.go.clear()  # so that there is work left when it does
             leader = server_named(cluster, await leader_of(consumer))
             while leader.url.endswith(f":{nc.connected_url.rpartition(':')[2]}"):
                 await nc.force_reconnect()
+            tally.go.set()
             assert len(tally.acked) < COUNT // 2
             reconnects = nc.stats.reconnects
             await asyncio.to_thread(leader.terminate)
@@ -271,7 +273,7 @@ async def test_shutdown_of_the_leader_and_lame_duck_of_the_connected_server(leav
             ours = next(s for s in cluster.servers if s.url.endswith(nc.connected_url.rpartition(":")[2]))
             ours.signal_lame_duck()
             await events.wait(LameDuck)
-            await eventually(lambda: nc.stats.reconnects > reconnects, 10)
+            await eventually(lambda: nc.stats.reconnects > reconnects, 30)
             await settled(consumer, tally)
         assert tally.twice() == set()
         assert nc.connected_url.rpartition(":")[2] != ours.url.rpartition(":")[2]

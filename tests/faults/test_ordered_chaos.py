@@ -104,7 +104,7 @@ async def test_everything_at_once(server: Server, seed: int) -> None:
     ):
         js = direct.jetstream()
         stream = await make(js)
-        consumer = await nc.jetstream(timeout=1).create_ordered_consumer(stream.name)
+        consumer = await nc.jetstream(timeout=5).create_ordered_consumer(stream.name)
         chaos = Chaos(seed, stream, consumer, proxy)
-        await asyncio.wait_for(asyncio.gather(chaos.publish(js), chaos.hurt(js, nc), chaos.read()), 60)
+        await asyncio.wait_for(asyncio.gather(chaos.publish(js), chaos.hurt(js, nc), chaos.read()), 120)
     assert chaos.got == list(range(1, chaos.stored + 1))
