@@ -73,12 +73,12 @@ class Soak:
         return self._marks.count(1)
 
     async def __aenter__(self) -> Soak:
-        self.nc = await jetspark.connect(self.url, name="async", ping_interval=2.0, request_timeout=2.0)
+        self.nc = await jetspark.connect(self.url, name="async", ping_interval=2.0, request_timeout=5.0)
         self._bc = await asyncio.to_thread(
-            blocking.connect, self.url, name="blocking", ping_interval=2.0, request_timeout=2.0
+            blocking.connect, self.url, name="blocking", ping_interval=2.0, request_timeout=5.0
         )
         await self.nc.subscribe("echo", callback=self._echo)
-        js = self.nc.jetstream(timeout=2.0)
+        js = self.nc.jetstream(timeout=5.0)
         worker = await js.get_consumer("JOBS", "worker")
         await self._stack.enter_async_context(
             worker.consume(callback=self._work, concurrency=2, max_messages=20, expires=5)

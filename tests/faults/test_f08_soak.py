@@ -104,7 +104,7 @@ async def soak_in_faults(scale: Scale) -> Outcome:
             found = await varz(server)
             return None if found["connections"] else found
 
-        before = await eventually(alone, 10)
+        before = await eventually(alone, 30)
         start, kept = Footprint.now(), await consumers(server)
         memory = Memory()
         async with LossyProxy(server) as proxy:
@@ -182,7 +182,7 @@ async def settle(server: Server, soak: Soak, held: dict[str, int], outcome: Outc
         return all(abs(now.get(name, 0) - count) <= 1 for name, count in held.items())
 
     try:
-        await eventually(as_before, 10)
+        await eventually(as_before, 30)
     except AssertionError:
         outcome.problems.append(f"subscriptions: {held} at first, {await client_subscriptions(server)} now")
     outcome.problems += [f"{what} ({count} times)" for what, count in soak.unexpected.items() if count]
@@ -207,7 +207,7 @@ async def finish(
         )
 
     try:
-        await eventually(clean, 10)
+        await eventually(clean, 30)
     except AssertionError:
         after = await varz(server)
         outcome.problems.append(
