@@ -101,10 +101,10 @@ def test_a_running_query_is_followed_and_forgotten_when_it_ends(box: Box) -> Non
     listener._on_lag = seen.append
     try:
         query = box.start(stream, Batches(), startingPosition="earliest", maxMessagesPerTrigger="20")
-        eventually_sync(lambda: seen and seen[-1].lag == 0, timeout=40)
+        eventually_sync(lambda: seen and seen[-1].lag == 0, timeout=60)
         assert listener.lag(stream, str(query.id)) == 0
         query.stop()
-        eventually_sync(lambda: listener.lag(stream) is None, timeout=20)
+        eventually_sync(lambda: listener.lag(stream) is None, timeout=60)
     finally:
         box.spark.streams.removeListener(listener)
     assert [one.lag for one in seen if one.position in (21, 41)] == [30, 10]

@@ -24,13 +24,13 @@ def test_a_durable_follows_the_query(box: Box) -> None:
     # Also the last batch shows, although Spark commits a batch only when the next one begins.
     eventually_sync(lambda: len(rows.rows) == 10 or query.exception(), 60)
     info = eventually_sync(
-        lambda: (one := box.js.get_consumer(name, "spark").cached_info).ack_floor.stream_seq == 10 and one, 10
+        lambda: (one := box.js.get_consumer(name, "spark").cached_info).ack_floor.stream_seq == 10 and one, 60
     )
     assert info.num_pending == 0
     query.stop()
     box.fill(name, 5)
     # A consumer hears of new messages a moment after their acks.
-    eventually_sync(lambda: box.js.get_consumer(name, "spark").cached_info.num_pending == 5, 10)
+    eventually_sync(lambda: box.js.get_consumer(name, "spark").cached_info.num_pending == 5, 30)
     # The mirror decides nothing: moved back by hand, it is moved to where the query is.
     box.js.get_consumer(name, "spark").reset(3)
     box.drain(name, rows, durable="spark")
@@ -53,7 +53,7 @@ def test_interest_streams_keep_messages_until_the_query_committed_them(box: Box)
     rows.fail_on = None
     box.drain(name, rows, durable="spark")
     assert rows.rows == [1, 2, 3, 4, 5, 6]
-    eventually_sync(lambda: box.js.get_stream(name).cached_info.state.messages == 0, 10)
+    eventually_sync(lambda: box.js.get_stream(name).cached_info.state.messages == 0, 30)
 
 
 def test_work_queues_are_released_only_after_the_commit(box: Box) -> None:

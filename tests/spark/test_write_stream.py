@@ -239,6 +239,8 @@ def test_the_server_may_restart_while_a_query_writes(
             _wait_for(lambda: _count(stream) >= 4000, query)
             own_server.kill()
             own_server.start()
+            # Before that our own connection may not have noticed, and asks the server that is gone.
+            _wait_for(lambda: connection.stats.reconnects >= 1, query)
             before = _count(stream)
             _wait_for(lambda: _count(stream) >= before + 4000, query)
         finally:
@@ -261,4 +263,4 @@ def _wait_for(condition: Any, query: Any) -> None:
         assert query.isActive, query.exception()
         return bool(condition())
 
-    eventually_sync(met, timeout=40)
+    eventually_sync(met, timeout=90)
