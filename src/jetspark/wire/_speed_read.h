@@ -45,7 +45,7 @@ typedef struct {
     const char *line;
     Py_ssize_t len;      /* 0: nothing is known */
     Py_ssize_t reply_at; /* where the reply begins */
-    Py_ssize_t front;    /* of the reply; 0: it is no ack reply */
+    Py_ssize_t front;    /* of the reply; 0: it has none that the next may share */
     uint32_t subject_len;
 } Before;
 
@@ -121,11 +121,13 @@ static Py_ssize_t read_like_before(const Span *span, Row *row)
             return -1;
     }
     else {
-        row->position.time = -1;
         blank = memchr(reply, ' ', (size_t)(end - reply));
         /* Without a reply the blank is one of the payload's. */
         if (blank == NULL || blank == reply || memchr(reply, '\n', (size_t)(blank - reply)) != NULL)
             return -1;
+        row->position.time = -1;
+        if (span->positions)
+            read_position(reply, blank, &row->position);
     }
     const char *at = blank + 1;
     int64_t size = 0;

@@ -75,7 +75,7 @@ typedef struct {
 } Position;
 
 /* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. How many bytes there
- * are in front of the sequence in a reply of 9; otherwise 0. */
+ * are in front of the sequence; 0 in a reply with more behind its pending, or in none. */
 static Py_ssize_t read_position(const char *start, const char *end, Position *position)
 {
     const char *dots[12];
@@ -97,7 +97,7 @@ static Py_ssize_t read_position(const char *start, const char *end, Position *po
         return 0;
     int64_t time = read_number(nanoseconds, last);
     position->time = time >= 0 ? time / 1000 : last - nanoseconds == 19 ? read_microseconds(nanoseconds) : -1;
-    return tokens == 9 && position->time >= 0 ? dots[first] + 1 - start : 0;
+    return tokens <= 11 && position->time >= 0 ? dots[first] + 1 - start : 0;
 }
 
 /* The rest of a reply whose front is known: "sequence.sequence.nanoseconds.pending", all of it digits, somewhere
