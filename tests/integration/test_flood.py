@@ -425,6 +425,19 @@ async def test_a_system_without_the_mark_is_no_error(pair: Pair, monkeypatch: py
     assert pair.transport.max_size == FULL_READ
 
 
+async def test_a_system_that_would_not_look_again_is_never_told_to_wait(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The mark is there, but what lies below it stays there when it is lowered.
+    monkeypatch.setattr(flood_module, "_MAY_SLEEP", False)
+    monkeypatch.setattr(flood_module, "TICK", FOR_EVER)
+    pair.read(FULL_READ, LARGE_READS, held=LARGE_MESSAGE)
+    assert (pair.flood.lasts, pair.transport.max_size, pair.mark) == (True, MORE, 1)
+    pair.writer.write(b"PING\r\n")
+    async with asyncio.timeout(SOON):
+        await pair.client.until(b"PING\r\n")
+
+
 def raw_socket(nc: jetspark.Connection) -> Any:
     assert nc._link is not None
     assert nc._link._transport is not None

@@ -11,7 +11,8 @@ Whoever answers us is no flood, however much it is: the end of each answer would
 the end of the answer. So a word of ours wakes us, and it takes large reads in a row to sleep again: fewer of
 them with each time that enough came, many more once we had slept on the end of an answer.
 
-Only asyncio's own plain sockets have the settings that this needs; others are left as they are.
+Only asyncio's own plain sockets have the settings that this needs; others are left as they are. And only
+Linux is known to look again at what is there when less is enough: the BSDs would keep it until more comes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import sys
 from typing import Any
 
 from jetspark.wire.columns import Columns, PackedColumns
@@ -41,6 +43,9 @@ MORE = 1_048_576
 MORE_WAIT = 524_288
 LARGE_MESSAGE = 2_048
 _IN_COLUMNS = (PackedColumns, Columns)
+
+# Lowering the mark wakes us.
+_MAY_SLEEP = sys.platform == "linux"
 
 
 @functools.cache
@@ -154,6 +159,8 @@ class Flood:
 
     def _wake_for(self, count: int) -> bool:
         """Have the kernel wake us for so many bytes; False where it can't."""
+        if not _MAY_SLEEP:
+            return False
         sock = self._transport.get_extra_info("socket")
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
