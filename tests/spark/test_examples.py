@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import eventually_sync
 
 pytestmark = pytest.mark.xdist_group("spark-processes")
 
@@ -67,7 +70,7 @@ with Server() as server, blocking.connect(server.url) as nc:
         route(events.drop("subject"), "out.{side}").select("subject", "data"),
         servers=server.url, stream="OUT", checkpoint_location=sys.argv[1], available_now=True,
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(200)
     print("written", out.info().state.messages, flush=True)
     try:
         write(spark.sql("SELECT 'out.a b' AS subject, 'x' AS data"), servers=server.url, stream="OUT")
@@ -106,6 +109,18 @@ def test_the_examples_run_and_say_what_they_should(tmp_path: Path) -> None:
             assert line in part
 
 
+@pytest.fixture
+def _connect_port() -> None:
+    """Spark Connect has one port, and the JVM of a run before leaves some time after its command."""
+
+    def free() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", 15002)) != 0
+
+    eventually_sync(free, 60)
+
+
+@pytest.mark.usefixtures("_connect_port")
 def test_the_declarative_pipeline_runs(tmp_path: Path) -> None:
     output = run(tmp_path, str(FOLDER / "declarative_pipeline.py"))
     assert "Run is COMPLETED" in output
@@ -113,6 +128,7 @@ def test_the_declarative_pipeline_runs(tmp_path: Path) -> None:
     assert "20 in all" in output
 
 
+@pytest.mark.usefixtures("_connect_port")
 def test_spark_connect_reads_and_writes(tmp_path: Path) -> None:
     output = run(tmp_path, "-c", CONNECT, str(tmp_path / "checkpoint"))
     assert "read 50 1225" in output
