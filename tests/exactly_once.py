@@ -125,9 +125,10 @@ class Job:
         while last(self._folder, query, "commits") <= self._done[query] and (
             done or last(self._folder, query, "offsets") <= self._begun[query]
         ):
+            ended = self.process.poll() is not None  # first: it may die while we look for an excuse
             if self.excused:
                 return False
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if ended or time.monotonic() > deadline:
                 raise AssertionError(f"the job does not work:\n{self.said()[-6000:]}")
             time.sleep(0.05)
         return True
