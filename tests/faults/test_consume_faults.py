@@ -44,6 +44,7 @@ class Tally:
         self.last = 0.0
         self.delivered: Counter[int] = Counter()
         self.acked: Counter[int] = Counter()
+        self.unsure: set[int] = set()
         self.errors: list[JetsparkError] = []
 
     async def handle(self, message: Message) -> None:
@@ -57,7 +58,10 @@ class Tally:
                 await message.ack_sync(timeout=0.5)
             except JetsparkError:
                 if time.monotonic() > until:
-                    # A killed server does not know of this delivery any more and answers nothing.
+                    # A killed server does not know of this delivery any more and answers nothing. Without
+                    # patience it may be a busy one as well, which has the ack and does not ask for another.
+                    if not self.patience:
+                        self.unsure.add(number)
                     return
                 # Nobody leads the consumer, or the way to it is broken: ask again, it is idempotent.
                 await asyncio.sleep(0.05)
@@ -65,7 +69,7 @@ class Tally:
         self.last = time.monotonic()
 
     async def reach(self, count: int, timeout: float = 60.0) -> None:
-        await eventually(lambda: len(self.acked) >= count, timeout)
+        await eventually(lambda: len(self.acked.keys() | self.unsure) >= count, timeout)
 
     def twice(self) -> set[int]:
         return {number for number, count in self.acked.items() if count > 1}

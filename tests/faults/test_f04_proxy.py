@@ -164,7 +164,8 @@ async def suffer(
         else:
             outcome.require(load.counts == was, f"{place}: lost by {load.events[-2:]}")
         outcome.require(not load.closed, f"{place}: closed for good")
-        async with asyncio.timeout(DEADLINE):
+        # Its own timeout, which began before the fault, is DEADLINE at most.
+        async with asyncio.timeout(2 * DEADLINE):
             error = await flight
         expected = "ConnectionLost" if fault.error else "RequestTimeout"
         outcome.require(type(error).__name__ == expected, f"{place}: the request in flight got {error!r}")
