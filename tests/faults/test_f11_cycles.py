@@ -8,12 +8,15 @@ cycle in twenty uses the blocking API, whose connection is a thread.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import jetspark
 from fault_table import Outcome, Row, Scale, check
+from fault_workload import within
 from footprint import Footprint, rss, varz
 from helpers import eventually
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
@@ -30,8 +33,9 @@ BLOCKING = 0.05
 GROWTH_MB = 8.0
 
 
-async def cycle(url: str, way: str) -> None:
+async def cycle(url: str, way: str, made: weakref.WeakSet[jetspark.Connection]) -> None:
     nc = await jetspark.connect(url, connect_timeout=30)
+    made.add(nc)
     try:
         consumer = await nc.jetstream().get_consumer("S", "worker")
         await fetch_and_give_up(nc, consumer, way)
@@ -81,6 +85,7 @@ class Cycles:
         self.chance = chance
         self.done: Counter[str] = Counter()
         self.memory: list[float] = []
+        self.made: weakref.WeakSet[jetspark.Connection] = weakref.WeakSet()
 
     async def lane(self) -> None:
         while self.left > 0:
@@ -90,10 +95,15 @@ class Cycles:
                 await asyncio.to_thread(blocking_cycle, self.url, way)
                 self.done["blocking"] += 1
             else:
-                await cycle(self.url, way)
+                await cycle(self.url, way, self.made)
                 self.done[way] += 1
             if self.left % (self.count // 10) == 0:
                 self.memory.append(rss())
+
+    def gone(self) -> bool:
+        """Whether none of the connections is left: what the process holds of others may change meanwhile."""
+        gc.collect()
+        return not self.made
 
 
 async def run(scale: Scale) -> Outcome:
@@ -127,6 +137,8 @@ async def run(scale: Scale) -> Outcome:
                 await asyncio.sleep(0.05)
                 after = await varz(server)
             end = await Footprint.settled(start)
+            if not await within(5.0, cycles.gone):
+                outcome.problems.append(f"objects: {len(cycles.made)} connections are still there")
 
             async def withdrawn() -> bool:
                 return (await consumer.info()).num_waiting == 0
