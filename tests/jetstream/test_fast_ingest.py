@@ -558,12 +558,12 @@ async def test_a_new_leader(cluster: Cluster, gap: Any) -> None:
         count = info.state.messages
         if gap == "ok":
             assert error is None
-            assert count == 30_000 - len(split(gaps)[0])
+            # What the old leader had taken may be stored although the new one has called it missing.
+            assert 30_000 - len(split(gaps)[0]) <= count <= 30_000
         elif error is None:
             assert count == 30_000
         else:
-            assert error.stored <= count
-            assert error.ack is None or error.stored == count
+            assert error.stored <= count <= error.published
         if gap == "fail":
             # Its number says that nothing before it is missing.
             assert (
@@ -587,4 +587,5 @@ async def test_the_leader_is_killed(own_cluster: Cluster) -> None:
             await pouring
         certain, doubtful = split(gaps)
         missing = 20_000 - (await stream.info()).state.messages
-        assert len(certain) <= missing <= len(certain | doubtful)
+        # What the leader had taken may be stored although the next one has called it missing.
+        assert 0 <= missing <= len(certain | doubtful)

@@ -49,7 +49,11 @@ START, APPEND, COMMIT, END, PING = range(5)
 
 
 class IngestGap(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a fast-ingest batch that the stream does not have. Numbers count from 1 in the batch."""
+    """Messages of a fast-ingest batch that the stream does not have. Numbers count from 1 in the batch.
+
+    When a replicated stream gets another leader meanwhile, nats-server 2.15.1 may name messages that the old
+    leader had taken and that are stored after all.
+    """
 
     first: int
     """Number of the first of them."""
@@ -70,12 +74,18 @@ class FastIngestBroken(JetsparkError):
     """A fast-ingest batch ended before its end.
 
     With ``gap="fail"`` messages 1 to ``stored`` are in the stream and, when ``ack`` is there, no later one
-    is; without ``ack`` nobody could be asked: later ones may be. With ``gap="ok"`` the gaps reported so far
-    come off ``stored``. Begin a new batch with what is missing.
+    is as the server counts; without ``ack`` nobody could be asked: later ones may be. The server counts too
+    few when a replicated stream gets another leader at that moment: what the old one had taken may be stored
+    after all (2.15.1), without a gap. Where that would hurt, look at the stream's last message before you
+    begin a new batch with what is missing. With ``gap="ok"`` the gaps reported so far come off ``stored``.
     """
 
     def __init__(self, published: int, stored: int, ack: PubAck | None, cause: JetsparkError | None) -> None:
-        later = "none of the later ones" if ack is not None else "later ones may be, nobody could be asked"
+        later = (
+            "by the server's count none of the later ones"
+            if ack is not None
+            else "later ones may be, nobody could be asked"
+        )
         why = f": {cause}" if cause is not None else ""
         super().__init__(
             f"fast-ingest batch broke off after {published} messages; the first {stored} are stored, "
