@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -23,6 +24,15 @@ def _quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(spark_home(tmp_path_factory.mktemp("spark-home"))))
         yield
+
+
+@pytest.fixture
+def unused_tcp_port() -> Iterator[int]:
+    """A port where nobody listens, and that nobody gets while the test runs."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        yield port
 
 
 @pytest.fixture(scope="session")

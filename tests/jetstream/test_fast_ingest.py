@@ -313,7 +313,7 @@ async def test_a_subject_of_another_stream(js: JetStream) -> None:
 
 async def test_a_deleted_stream(js: JetStream) -> None:
     stream = await make(js)
-    ingest = await js.fast_ingest(ping_interval=0.2, ack_timeout=1).__aenter__()
+    ingest = await js.fast_ingest(ping_interval=0.2, ack_timeout=4).__aenter__()
     await pour(ingest, f"{stream.name}.a", 10)
     await stream.delete()
     error = await broken(ingest, pour(ingest, f"{stream.name}.a", 5000))

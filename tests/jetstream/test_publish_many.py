@@ -169,7 +169,7 @@ async def test_columns_without_ids_are_not_sent_again(own_server):
 async def test_columns_that_fail_say_where(js, stream):
     given = columns(stream.name, 4)
     given.subjects[2] = "elsewhere.and.nowhere"
-    async with js.publisher(ack_timeout=2.0) as publisher:
+    async with js.publisher() as publisher:
         batch = await (await publisher._publish_columns(given))
         assert list(batch.failures) == [2]
         with pytest.raises(PublishFailed):
