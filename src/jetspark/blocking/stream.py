@@ -62,6 +62,7 @@ class Stream(Facade[AsyncStream]):
         last_by_subject: str | None = None,
         next_by_subject: str | None = None,
         start_time: datetime | None = None,
+        from_leader: bool = False,
     ) -> StoredMsg:
         return self._run(
             self._target.get_msg,
@@ -69,7 +70,11 @@ class Stream(Facade[AsyncStream]):
             last_by_subject=last_by_subject,
             next_by_subject=next_by_subject,
             start_time=start_time,
+            from_leader=from_leader,
         )
+
+    def _next_on_leader(self, seq: int, subjects: Sequence[str] = ()) -> int | None:
+        return self._run(self._target._next_on_leader, seq, subjects)
 
     @documented_by(AsyncStream.counter)
     def counter(self, subject: str) -> CounterValue:

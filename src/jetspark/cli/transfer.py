@@ -7,6 +7,7 @@ written beside its name and renamed when it is complete, so a file of that name 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -21,7 +22,7 @@ from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.settings import find_stream, jetstream
 from jetspark.jetstream import Expect, RetentionPolicy, StoredMsg, StreamConfig, Timestamp
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _ROWS = 5000
+# Between two looks at a replica that is behind, in seconds; each is twice the one before.
+_LONGEST_PAUSE = 10.0
 # Headers that were conditions or commands of the moment the message was published in.
 _SPENT = ("Nats-Expected-", "Nats-Batch-", "Nats-Rollup")
 
@@ -169,7 +172,7 @@ async def copy(
             writer: _Writer = (_Parquet if kind == "parquet" else _JsonLines)(opened, head)
             total = info.state.messages if subjects is None and seq is None and start_time is None else None
             advance = closing.enter_context(output.progress(f"copying {name}", total, quiet=quiet))
-            async for message in _stored(js, stream, subjects, seq, start_time):
+            async for message in _stored(js, stream, subjects, seq, start_time, last):
                 if message.sequence > last:
                     break
                 writer.write(message)
@@ -208,9 +211,45 @@ def _written(file: str) -> Iterator[BinaryIO]:
 
 
 async def _stored(
+    js: JetStream,
+    stream: Stream,
+    subjects: list[str] | None,
+    seq: int | None,
+    start_time: datetime | None,
+    last: int,
+) -> AsyncIterator[StoredMsg]:
+    """Every stored message from the start on, to the sequence ``last`` of the leader at least.
+
+    A replica that we read from may be behind its leader, and would end too early; then it is read on.
+    """
+    pause = 0.05
+    position = None if start_time is not None else seq or 1
+    while True:
+        async for message in _stored_on_replica(js, stream, subjects, seq, start_time):
+            position, pause = message.sequence + 1, 0.05
+            yield message
+        try:
+            if position is None and start_time is not None:
+                position = (await stream.get_msg(start_time=start_time, from_leader=True)).sequence
+        except MessageNotFound:
+            return
+        assert position is not None
+        more = await stream._next_on_leader(position, subjects or ()) if position <= last else None
+        if more is None or more > last:
+            return
+        if pause > _LONGEST_PAUSE:
+            raise CommandFailed(
+                f"stream {stream.name}: a replica ends before sequence {more} and does not catch up with its "
+                "leader; look at the cluster's health, then copy again"
+            )
+        await asyncio.sleep(pause)
+        seq, start_time, pause = position, None, pause * 2
+
+
+async def _stored_on_replica(
     js: JetStream, stream: Stream, subjects: list[str] | None, seq: int | None, start_time: datetime | None
 ) -> AsyncIterator[StoredMsg]:
-    """Every stored message from the start on.
+    """Every message that one replica has stored.
 
     Direct gets where the stream allows them. Else an ordered consumer, which is far faster than asking for
     message after message; but where a consumer decides what is kept we do ask for each.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
@@ -121,23 +121,37 @@ class Stream:
         last_by_subject: str | None = None,
         next_by_subject: str | None = None,
         start_time: datetime | None = None,
+        from_leader: bool = False,
     ) -> StoredMsg:
         """One stored message: at ``seq``; the last of a subject; the first of ``next_by_subject`` at or after
         ``seq``; the first at or after ``start_time`` (2.11). Raises :class:`MessageNotFound`.
 
         Direct get when the stream allows it: any replica may answer, so a message stored a moment ago may
-        not be there yet. Otherwise the leader answers.
+        not be there yet. Otherwise, and with ``from_leader`` (default False), the leader answers.
         """
         body = stored.message_request(
             seq=seq, last_by_subject=last_by_subject, next_by_subject=next_by_subject, start_time=start_time
         )
-        if self._allows_direct:
+        if self._allows_direct and not from_leader:
             try:
                 return await stored.get_direct(self._js._api, self.name, body)
             except JetStreamNotEnabled as error:
                 if not stored.is_direct_refusal(error):
                     raise
         return await stored.get_by_api(self._js._api, self.name, body)
+
+    async def _next_on_leader(self, seq: int, subjects: Sequence[str] = ()) -> int | None:
+        """The first sequence at or after ``seq`` of the subjects (default all), as the leader has it.
+
+        What is read from another replica, by a consumer that lives there or by direct get, ends where that
+        replica ends. This tells the end of the stream from the end of a replica that is behind.
+        """
+        found: list[int] = []
+        for subject in subjects or (">",):
+            with suppress(MessageNotFound):
+                message = await self.get_msg(seq, next_by_subject=subject, from_leader=True)
+                found.append(message.sequence)
+        return min(found, default=None)
 
     async def counter(self, subject: str) -> CounterValue:
         """The counter at ``subject`` of a stream with ``allow_msg_counter`` (2.12).
@@ -166,7 +180,8 @@ class Stream:
 
         ``subjects``: filters; several are merged in order of sequence, each message once. ``max_messages``:
         stop after so many. ``batch`` and ``max_bytes``: size of one request to the server (1,000 messages,
-        16 MiB). Batch direct get (2.11) when the stream allows it, else one request a message.
+        16 MiB). Batch direct get (2.11) when the stream allows it, else one request a message. Any replica
+        may answer a direct get, and one that is behind ends early.
         """
         if seq is not None and start_time is not None:
             raise InvalidArgument("start_time", start_time, f"excludes seq={seq}; give one of them")

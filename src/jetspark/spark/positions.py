@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
-from jetspark.jetstream.stream_config import RetentionPolicy
 from jetspark.spark.data_loss import compacts, first_sequence, identity, removed, report
 from jetspark.spark.planning import Range
 from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
     from jetspark.blocking.jetstream import JetStream
     from jetspark.jetstream.stream_info import StreamInfo
     from jetspark.spark.source_options import Streams
+
+
+# The leader finds messages by time; an older one would not look at the time that it is asked for.
+_TIMES_SINCE = (2, 11)
 
 
 class StreamsNotFound(JetsparkError):
@@ -67,14 +70,13 @@ def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
 def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
     """The first sequence at or after a time, ``last + 1`` when there is none.
 
-    A consumer is asked where it would begin: the stream's leader answers that. A direct get may be answered
-    by a replica that is behind, and the messages it does not have yet would be skipped.
+    The leader is asked: any other replica may be behind, and the messages it does not have yet would be
+    skipped. Before server 2.11 a consumer is asked where it would begin, on whichever replica it is made.
     """
     name = info.config.name
-    if info.config.retention == RetentionPolicy.WORK_QUEUE:
-        # Refuses such consumers.
+    if js._client.server_info.version_tuple >= _TIMES_SINCE:
         try:
-            return js.get_stream(name).get_msg(start_time=time).sequence
+            return js.get_stream(name).get_msg(start_time=time, from_leader=True).sequence
         except MessageNotFound:
             # 'latest' as it was before we asked: what has come since is behind it.
             return info.state.last_seq + 1

@@ -9,6 +9,10 @@ The end is proved, never waited for. It has come when a sequence at or behind ``
 last row said that nothing is pending behind it, or when the consumer, asked after a silence, says that it has
 delivered all there is. So ranges whose messages were deleted, purged or filtered away can't hang a task.
 
+A consumer knows no more than the replica it lives with, and a direct get than the one that answers; either
+may be behind the leader, which was asked for ``end``. So where a range seems to end early, the leader is
+asked whether it has another message of it.
+
 Work-queue streams refuse such consumers and are read by batch direct get, which consumes nothing either.
 """
 
@@ -34,6 +38,7 @@ from jetspark.spark.data_loss import (
     recreated,
     removed,
     report,
+    rewound,
     vanished,
 )
 from jetspark.spark.patience import PASSING, Patience
@@ -60,11 +65,18 @@ _BATCH_BYTES = 32 * 1_048_576
 # each large message is dearer than the wait it saves.
 _BUFFER_BYTES = 16 * 1_048_576
 _DIRECT_BATCH = 1000
-_REREADS = 3
 
 
 class RangeInterrupted(JetsparkError):
     """Deliveries of a range broke off. Another consumer goes on; you see it when that does not help."""
+
+
+class LeaderBehind(RangeInterrupted):
+    """The stream ends before the range does: its leader is new and catching up, or its tail is lost."""
+
+    def __init__(self, wanted: Range, last: int) -> None:
+        super().__init__(f"stream {wanted.stream!r} ends at {last}, before the range's {wanted.end - 1}")
+        self.last = last
 
 
 class DirectGetNeeded(JetsparkError):
@@ -131,13 +143,25 @@ class RangeReader:
                     # It may be gone with the server; its inactive_threshold does the rest.
                     with contextlib.suppress(JetsparkError):
                         consumer.delete()
+                if (stream.config.num_replicas or 1) > 1:
+                    prove_end(stream, wanted, position)
                 break
             except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *PASSING) as error:
                 if wanted.last_per_subject and position > wanted.begin:
                     raise  # what was the last of its subject may have changed since
-                patience.lost(position > before, error)
+                if not self._wait(patience, position > before, error, wanted):
+                    break
         if position < wanted.end:
             self._check_gap(stream, wanted, (position, wanted.end))
+
+    def _wait(self, patience: Patience, progress: bool, error: JetsparkError, wanted: Range) -> bool:
+        """Before another attempt. False: go on without what the stream has lost at its end."""
+        try:
+            patience.lost(progress, error)
+        except LeaderBehind as behind:
+            report(rewound(wanted.stream, wanted.end, behind.last), fail=self._fail)
+            return False
+        return True
 
     def _check_gap(self, stream: Stream, wanted: Range, gap: tuple[int, int] | None) -> None:
         """Whether a stretch without messages is what the stream removed at its head while we were reading.
@@ -259,7 +283,6 @@ class RangeReader:
             )
         position = wanted.begin
         patience = Patience()
-        rereads = 0
         while position < wanted.end:
             before = position
             try:
@@ -268,17 +291,13 @@ class RangeReader:
                     self._check_gap(stream, wanted, first_gap(sequences, position))
                     position = sequences[-1].as_py() + 1
                     yield from self._cut(batch)
-                if wanted.last_per_subject or not _more_on_leader(stream, position, wanted.end):
-                    break
-                # With a filter these may be messages of other subjects, so this ends.
-                rereads += 1
-                if wanted.subjects and rereads > _REREADS:
-                    break
-                patience.lost(position > before, _behind(wanted, position))
-            except PASSING as error:
+                prove_end(stream, wanted, position)
+                break
+            except (RangeInterrupted, *PASSING) as error:
                 if wanted.last_per_subject and position > before:
                     raise  # what was the last of its subject may have changed since
-                patience.lost(position > before, error)
+                if not self._wait(patience, position > before, error, wanted):
+                    break
         if position < wanted.end:
             self._check_gap(stream, wanted, (position, wanted.end))
 
@@ -304,25 +323,19 @@ class RangeReader:
             yield stored_batch(rows, columns)
 
 
-def _more_on_leader(stream: Stream, position: int, end: int) -> bool:
-    """Whether the leader has messages of the range behind those that a direct get found.
-
-    Any replica may answer a direct get, and one that is behind ends too early.
-    """
-    if position >= end:
-        return False
-    state = stream.info(deleted_details=True).state
-    deleted = set(state.deleted or ())
-    return any(
-        one not in deleted for one in range(max(position, state.first_seq), min(end, state.last_seq + 1))
-    )
-
-
-def _behind(wanted: Range, position: int) -> RangeInterrupted:
-    return RangeInterrupted(
-        f"stream {wanted.stream!r}: direct get ends before sequence {position}, though there are messages "
-        f"up to {wanted.end - 1}: a replica is behind and does not catch up; look at the cluster's health"
-    )
+def prove_end(stream: Stream, wanted: Range, position: int) -> None:
+    """Ask the leader whether the range has a message at ``position`` or behind it, and raise if it has."""
+    if position >= wanted.end:
+        return
+    last = stream.info().state.last_seq
+    if last < wanted.end - 1:
+        raise LeaderBehind(wanted, last)
+    found = stream._next_on_leader(position, wanted.subjects)
+    if found is not None and found < wanted.end:
+        raise RangeInterrupted(
+            f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
+            "leader has: it is behind and does not catch up; look at the cluster's health"
+        )
 
 
 def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:

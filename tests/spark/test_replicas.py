@@ -1,0 +1,113 @@
+"""Reading from a replica that is behind its leader: late, but whole."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from jetspark import RetentionPolicy, StreamConfig, blocking
+from jetspark.server import Cluster
+from jetspark.spark import patience, positions, range_reader
+from jetspark.spark.data_loss import DataLossError, identity
+from jetspark.spark.planning import Range
+from jetspark.spark.range_reader import RangeInterrupted, RangeReader, prove_end
+from jetspark.spark.source_options import Moment, Position
+from lagging import behind, follower_of
+
+SEQUENCE = pa.schema([("sequence", pa.int64())])
+
+
+def reader(js: blocking.JetStream, *, fail: bool = True) -> RangeReader:
+    return RangeReader(js, SEQUENCE, fail_on_data_loss=fail, batch_rows=10_000, buffer_messages=10_000)
+
+
+def read(js: blocking.JetStream, wanted: Range) -> list[int]:
+    return [one for batch in reader(js).read(wanted) for one in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("retention", [RetentionPolicy.LIMITS, RetentionPolicy.WORK_QUEUE])
+@pytest.mark.parametrize("subjects", [(), ("s.a", "s.b")])
+def test_a_replica_that_is_behind_loses_no_row(
+    monkeypatch: pytest.MonkeyPatch, retention: RetentionPolicy, subjects: tuple[str, ...]
+) -> None:
+    interrupted = 0
+
+    def noted(*arguments: object) -> None:
+        nonlocal interrupted
+        try:
+            prove_end(*arguments)  # type: ignore[arg-type]
+        except RangeInterrupted:
+            interrupted += 1
+            raise
+
+    monkeypatch.setattr(range_reader, "prove_end", noted)
+    with Cluster(3) as cluster, blocking.connect(cluster.urls) as nc:
+        js = nc.jetstream()
+        config = StreamConfig(
+            name="S", subjects=["s.*"], num_replicas=3, retention=retention, allow_direct=True
+        )
+        created = identity(js.create_stream(config).cached_info)
+        follower = follower_of(cluster, js, "S")
+        with blocking.connect(follower.url) as beside:
+            # Whether a read meets the replica while it is behind is a matter of luck, so until one did.
+            for _ in range(20):
+                with behind(follower, js, "S", "s.a") as last:
+                    wanted = Range("S", last - 99, last + 1, created, subjects)
+                    for _ in range(10):
+                        assert read(beside.jetstream(), wanted) == list(range(last - 99, last + 1))
+                if interrupted:
+                    break
+        assert interrupted, "no read met the replica that was behind"
+
+
+@pytest.mark.parametrize("retention", [RetentionPolicy.LIMITS, RetentionPolicy.WORK_QUEUE])
+def test_what_is_deleted_or_of_other_subjects_at_the_end_is_not_waited_for(
+    js: blocking.JetStream, retention: RetentionPolicy
+) -> None:
+    stream = js.create_stream(
+        StreamConfig(name="TAIL", subjects=["tail.*"], retention=retention, allow_direct=True)
+    )
+    for number in range(10):
+        js.publish(f"tail.{'a' if number < 6 else 'b'}", b"")
+    stream.delete_msg(6)
+    stream.delete_msg(10)
+    created = identity(stream.cached_info)
+    prove_end(stream, Range("TAIL", 1, 11, created), 10)
+    prove_end(stream, Range("TAIL", 1, 11, created, ("tail.a",)), 6)
+    with pytest.raises(RangeInterrupted, match="ends before sequence 9, which the leader has"):
+        prove_end(stream, Range("TAIL", 1, 11, created, ("tail.a", "tail.b")), 9)
+    assert read(js, Range("TAIL", 1, 11, created, ("tail.a",))) == [1, 2, 3, 4, 5]
+    stream.delete()
+
+
+def test_a_stream_that_lost_its_end(js: blocking.JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 0.2)
+    stream = js.create_stream(
+        StreamConfig(
+            name="REWOUND", subjects=["rewound"], retention=RetentionPolicy.WORK_QUEUE, allow_direct=True
+        )
+    )
+    for _ in range(3):
+        js.publish("rewound", b"")
+    wanted = Range("REWOUND", 1, 6, identity(stream.cached_info))
+    batches = reader(js).read(wanted)
+    assert next(batches).num_rows == 3
+    with pytest.raises(DataLossError, match="ends at sequence 3, but was read up to 5"):
+        next(batches)
+    assert sum(batch.num_rows for batch in reader(js, fail=False).read(wanted)) == 3
+    stream.delete()
+
+
+def test_times_before_the_leader_knew_them(js: blocking.JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = js.create_stream(StreamConfig(name="TIMES", subjects=["times"]))
+    for _ in range(4):
+        js.publish("times", b"")
+    info = stream.info()
+    times = [stream.get_msg(number).timestamp for number in range(1, 5)]
+    for since in ((2, 11), (99, 0)):
+        monkeypatch.setattr(positions, "_TIMES_SINCE", since)
+        found = [positions.resolve(js, info, Position(moment=Moment(at=one))) for one in times]
+        assert found == [1, 2, 3, 4]
+        assert positions.resolve(js, info, Position(moment=Moment(seconds_ago=-3600.0))) == 5
+    assert list(stream.consumer_names()) == []
+    stream.delete()
