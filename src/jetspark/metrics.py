@@ -355,7 +355,7 @@ def _totals(sink: Any) -> dict[Key, int]:
     jetstream = (("api", "jetstream"),)
     incoming = (("direction", "in"),)
     if isinstance(sink, Publisher):
-        stats = sink._stats
+        stats = sink.stats
         return {
             ("published_total", jetstream): stats.published,
             ("publish_acked_total", ()): stats.acked,

@@ -12,7 +12,7 @@ from jetspark import Expect, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.errors import WrongStream
 from jetspark.jetstream.publish_many import Columns, Publishing
-from jetspark.jetstream.publisher import PublishFailed
+from jetspark.jetstream.publisher_stats import PublishFailed
 
 
 @pytest.fixture

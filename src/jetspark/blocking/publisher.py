@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
     from jetspark.jetstream.publish_many import AckBatch, Columns, Publishing
-    from jetspark.jetstream.publisher import PublisherStats
+    from jetspark.jetstream.publisher_stats import PublisherStats
     from jetspark.jetstream.schedule import Schedule
 
 
@@ -136,8 +136,8 @@ class Publisher(Facade[ThreadPublisher]):
         target, client = self._target, self._client
         pending = target._pending
         future = AckFuture(target.desk)
+        serial = target._reserve(1)
         with self._lock:
-            target._serial = serial = target._serial + 1
             target._stats.published += 1
             if type(data) is bytes and len(data) > LARGE:
                 target._note_large(serial, len(data))

@@ -70,6 +70,9 @@ class Sink:
         """The same for a sink whose factory is ``COLUMNAR``."""
         raise NotImplementedError
 
+    def tally(self) -> None:
+        """Somebody asks for the connection's counters."""
+
     def link_lost(self, error: JetsparkError) -> None:
         """The connection broke; it will be renewed."""
 

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from jetspark.jetstream.ordered import OrderedConsumer
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.publisher import Publisher, PublisherStats, PublishFailed
+    from jetspark.jetstream.publisher import Publisher
+    from jetspark.jetstream.publisher_stats import PublisherStats, PublishFailed
     from jetspark.jetstream.pull_subscribe import PullSubscription
     from jetspark.jetstream.schedule import Schedule
     from jetspark.jetstream.stored import StoredMsg
@@ -186,7 +187,8 @@ _PLACES = {
     "jetspark.jetstream.ordered": "OrderedConsumer",
     "jetspark.jetstream.puback": "PubAck",
     "jetspark.jetstream.publish": "Expect",
-    "jetspark.jetstream.publisher": "Publisher PublisherStats PublishFailed",
+    "jetspark.jetstream.publisher": "Publisher",
+    "jetspark.jetstream.publisher_stats": "PublisherStats PublishFailed",
     "jetspark.jetstream.pull_subscribe": "PullSubscription",
     "jetspark.jetstream.schedule": "Schedule",
     "jetspark.jetstream.stored": "StoredMsg",

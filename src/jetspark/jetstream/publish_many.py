@@ -13,6 +13,7 @@ from jetspark.connection.core import FLUSH_AT
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.publish import Expect, publish_headers
 from jetspark.wire._backend import speed
+from jetspark.wire.commands import MAX_TARGET
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
@@ -120,8 +121,13 @@ class Encoded(NamedTuple):
     again: tuple[bytes, bytes | None] | None
 
 
-def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) -> list[Encoded]:
-    """Check and encode all of them, so that a bad one is found before the first is sent."""
+def encode(
+    client: Connection, messages: Iterable[Publishing], may_resend: Any, longest: int
+) -> list[Encoded]:
+    """Check and encode all of them, so that a bad one is found before the first is sent.
+
+    ``longest``: bytes of a subject's command that leave room for a reply subject.
+    """
     found: list[Encoded] = []
     add = found.append
     limit = client._max_payload
@@ -142,6 +148,8 @@ def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) 
             typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
             block = None if typed is None else encode_headers(typed)
         prefix = prefix_of(subject) or client._remember_prefix(subject)
+        if len(prefix) > longest:
+            raise _too_long(subject)
         size = len(data)
         if block is None:
             sizes = b"%d\r\n" % size
@@ -156,6 +164,12 @@ def encode(client: Connection, messages: Iterable[Publishing], may_resend: Any) 
     return found
 
 
+def _too_long(subject: str) -> InvalidArgument:
+    return InvalidArgument(
+        "subject", subject, f"with its reply subject exceeds {MAX_TARGET} bytes; shorten it"
+    )
+
+
 def _tail(expect: Expect | None) -> bytes:
     """What follows the id in a header block without other headers."""
     pairs = () if expect is None else expect._pairs()
@@ -165,7 +179,7 @@ def _tail(expect: Expect | None) -> bytes:
 class EncodedColumns:
     """Columns that passed the checks, ready but for the serials in their reply subjects."""
 
-    def __init__(self, client: Connection, columns: Columns, base: bytes) -> None:
+    def __init__(self, client: Connection, columns: Columns, base: bytes, longest: int) -> None:
         self.subjects, self.datas, ids, expect = columns
         tail = _tail(expect)
         self.blocks: list[bytes] | None = None
@@ -187,6 +201,9 @@ class EncodedColumns:
             subject: client._prefixes.get(subject) or client._remember_prefix(subject)
             for subject in set(self.subjects)
         }
+        for subject, prefix in prefixes.items():
+            if len(prefix) > longest:
+                raise _too_long(subject)
         if len(prefixes) == 1:
             self._prefixes = list(prefixes.values()) * len(self.subjects)
         else:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -44,16 +44,19 @@ from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.puback import PubAck, decode_puback
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.jetstream.publish_many import AckBatch, Columns, EncodedColumns, Publishing, encode
+from jetspark.jetstream.publisher_stats import PublisherStats, PublishFailed
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, PackedColumns
+from jetspark.wire.commands import MAX_TARGET
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import TracebackType
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.schedule import Schedule
+    from jetspark.wire._speed import Launcher
     from jetspark.wire.columns import AnyColumns
 
 DEFAULT_WINDOW = 4000
@@ -75,34 +78,6 @@ Again = tuple[bytes, "bytes | None"] | EncodedColumns
 Flight = tuple["asyncio.Future[PubAck] | AckBatch", str, int, "Again | None"]
 
 
-class PublishFailed(JetsparkError):
-    """Some messages of a pipelined publisher were not stored, or their fate is unknown.
-
-    ``count`` of them; ``first`` is the first error. The future of each message has its own.
-    """
-
-    def __init__(self, count: int, first: JetsparkError) -> None:
-        super().__init__(f"{count} message{'s' if count > 1 else ''} not acked; the first: {first}")
-        self.count = count
-        self.first = first
-
-
-@dataclass(slots=True)
-class PublisherStats:
-    """Counters of one publisher."""
-
-    published: int = 0
-    """Messages handed to ``publish``."""
-    acked: int = 0
-    """Messages stored, duplicates included."""
-    duplicates: int = 0
-    """Acks that say the stream had the ``msg_id`` already."""
-    failed: int = 0
-    """Messages refused, timed out or lost with the connection."""
-    resent: int = 0
-    """Messages sent again by ``retry``."""
-
-
 class Publisher(Sink):
     """See the module. Made by ``js.publisher()``; use it with ``async with``."""
 
@@ -120,7 +95,7 @@ class Publisher(Sink):
         self._window = window
         self._ack_timeout = float(ack_timeout)
         self._retry = retry
-        self._serial = 0
+        self._last_serial = 0  # see _serial
         # Messages from this serial on were published since the link was lost.
         self._unsent_from = 0
         self._pending: dict[int, Flight] = {}  # by serial
@@ -136,12 +111,12 @@ class Publisher(Sink):
         self._first_failure: JetsparkError | None = None
         self._open = False
         self._ended_by: JetsparkError | None = None
-        self._launch: Callable[..., asyncio.Future[PubAck]] | None = None
+        # The server takes so long a line; the serial has 20 digits at most.
+        self._longest_prefix = MAX_TARGET - len(self._base_bytes) - 21
+        self._launcher: Launcher | None = None
         if speed is not None:
             self.factory, self.owner = ANSWERS, (self.factory, self.owner)
-            self._launch = speed.Launcher(
-                self._base_bytes, self._pending, asyncio.Future, client._loop
-            ).launch
+            self._launcher = speed.Launcher(self._base_bytes, self._pending, asyncio.Future, client._loop)
 
     @property
     def pending(self) -> int:
@@ -151,6 +126,7 @@ class Publisher(Sink):
     @property
     def stats(self) -> PublisherStats:
         """Counters since the publisher was opened."""
+        self.tally()
         return replace(self._stats)
 
     def __repr__(self) -> str:
@@ -161,6 +137,12 @@ class Publisher(Sink):
         self.client._add_sink(self)
         self._open = True
         self._tick()
+        launcher = self._launcher
+        if launcher is not None and type(self) is Publisher and "publish" not in vars(self):
+            # The compiled core sends what is plain by itself and calls the method for all else: half the
+            # price, because a message needs no frame of ours.
+            launcher.arm(self.publish, self.client._prefixes, self._window, self._longest_prefix)
+            self.__dict__["publish"] = launcher.publish
         return self
 
     async def __aexit__(
@@ -206,18 +188,26 @@ class Publisher(Sink):
                 headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
             )
             block = None if typed is None else encode_headers(typed)
-        client, launch = self.client, self._launch
-        self._serial = serial = self._serial + 1
+        client, launcher = self.client, self._launcher
+        future: asyncio.Future[PubAck]
+        if launcher is not None:
+            self.tally()
+        serial = self._reserve(1)
         if block is None and type(data) is bytes and client._link is not None:
             # The common case, without the calls of the general one: a known subject, no headers, connected.
             prefix = client._prefixes.get(subject)
             size = len(data)
-            if prefix is not None and size <= _COPIED and size <= client._max_payload:
+            if (
+                prefix is not None
+                and size <= _COPIED
+                and size <= client._max_payload
+                and len(prefix) <= self._longest_prefix
+            ):
                 if not client._flush_scheduled:
                     client._flush_scheduled = True
                     client._loop.call_soon(client._flush_out)
-                if launch is not None:
-                    future = launch(client._out, prefix, serial, subject, data)
+                if launcher is not None:
+                    future = launcher.launch(client._out, prefix, serial, subject, data)
                 else:
                     client._out += (prefix, b"%b%d %d\r\n" % (self._base_bytes, serial, size), data, _CRLF)
                     # Not loop.create_future(), which is a Python function around this.
@@ -228,6 +218,9 @@ class Publisher(Sink):
                 self._stats.published += 1
                 if client._out_size >= FLUSH_AT:
                     await client._give_way()
+                elif launcher is not None:
+                    limit = min(_COPIED, client._max_payload)
+                    launcher.grant(client._out, FLUSH_AT - client._out_size, limit)
                 return future
         try:
             client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
@@ -252,7 +245,7 @@ class Publisher(Sink):
         All of them are checked before the first is sent. Waits while the window is full, as ``publish``.
         """
         client, pending = self.client, self._pending
-        encoded = encode(client, messages, self._may_resend)
+        encoded = encode(client, messages, self._may_resend, self._longest_prefix)
         batch = AckBatch(len(encoded))
         base = self._base_bytes
         pieces: list[bytes] = []
@@ -266,7 +259,7 @@ class Publisher(Sink):
                     await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
-            self._serial = serial = self._serial + 1
+            serial = self._reserve(1)
             reply = b"%b%d " % (base, serial)
             if block is None:
                 pieces += (prefix, reply, sizes, data, _CRLF)
@@ -286,7 +279,7 @@ class Publisher(Sink):
         batch = AckBatch(len(columns.datas))
         if not columns.datas:
             return batch
-        encoded = EncodedColumns(self.client, columns, self._base_bytes)
+        encoded = EncodedColumns(self.client, columns, self._base_bytes, self._longest_prefix)
         if encoded.largest > LARGE:
             subjects, datas, ids, expect = columns
             return await self.publish_many(
@@ -307,7 +300,7 @@ class Publisher(Sink):
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
             stop = start + step
-            serial, self._serial = self._serial + 1, self._serial + stop - start
+            serial = self._reserve(step)
             flights = zip(
                 itertools.repeat(batch, stop - start),
                 encoded.subjects[start:stop],
@@ -315,7 +308,7 @@ class Publisher(Sink):
                 itertools.repeat(again, stop - start),
                 strict=True,
             )
-            pending.update(zip(range(serial, self._serial + 1), flights, strict=True))
+            pending.update(zip(range(serial, serial + step), flights, strict=True))
             piece = encoded.commands(start, stop, serial)
             await self._send_many([piece], len(piece), stop - start)
             start = stop
@@ -349,7 +342,19 @@ class Publisher(Sink):
 
     # What the connection calls
 
+    def tally(self) -> None:
+        """Count what the compiled core has sent by itself."""
+        if self._launcher is not None:
+            count, size = self._launcher.tally()
+            if count:
+                client = self.client
+                self._stats.published += count
+                client._stats.out_msgs += count
+                if client._out:  # else it is written already
+                    client._out_size += size
+
     def deliver_columns(self, columns: AnyColumns) -> None:
+        self.tally()
         rows: Iterable[int] = range(len(columns))
         if isinstance(columns, PackedColumns) and not self._large:
             acked, duplicates, rows = columns.rows.settle(
@@ -413,6 +418,7 @@ class Publisher(Sink):
         self._wake()
 
     def link_lost(self, error: JetsparkError) -> None:
+        self._revoke()
         self._unsent_from = self._serial + 1
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
         for serial, flight in list(self._pending.items()):
@@ -440,6 +446,25 @@ class Publisher(Sink):
         self._close(error or ConnectionClosed("the connection was closed before the ack came"))
 
     # Internals
+
+    @property
+    def _serial(self) -> int:
+        """Of the last message."""
+        return self._last_serial if self._launcher is None else self._launcher.serial
+
+    def _reserve(self, count: int) -> int:
+        """Serials for so many messages: the first of them."""
+        if self._launcher is not None:
+            return self._launcher.reserve(count)
+        # Threads do this too. In one statement without a call, none gets in between.
+        self._last_serial = last = self._last_serial + count
+        return last - count + 1
+
+    def _revoke(self) -> None:
+        """Have the next message come to ``publish``."""
+        if self._launcher is not None:
+            self.tally()
+            self._launcher.revoke()
 
     def _why_closed(self) -> str:
         if self._ended_by is None:
@@ -528,6 +553,7 @@ class Publisher(Sink):
     def _note_large(self, serial: int, size: int) -> None:
         self._large[serial] = size
         self._large_sent += size
+        self._revoke()
 
     async def _wait_room(self) -> None:
         """Sleep until some acks have come and there is room for another message."""
@@ -574,6 +600,9 @@ class Publisher(Sink):
             return
         self._open = False
         self._ended_by = error
+        self._revoke()
+        if self._launcher is not None and self.__dict__.get("publish") == self._launcher.publish:
+            del self.__dict__["publish"]
         if self._timer is not None:
             self._timer.cancel()
         self.client._remove_sink(self)

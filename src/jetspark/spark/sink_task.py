@@ -16,7 +16,7 @@ from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NotFound
 from jetspark.jetstream.publish import Expect
 from jetspark.jetstream.publish_many import Columns, Publishing
-from jetspark.jetstream.publisher import PublishFailed
+from jetspark.jetstream.publisher_stats import PublishFailed
 from jetspark.spark import connections
 from jetspark.spark.patience import patiently
 from jetspark.spark.rows import MessageIds, Outgoing, PlainRows, RowPlanner, shorten

@@ -10,11 +10,14 @@
  * chunk, which it keeps alive. Nothing is copied until `pack` writes the offsets and the data of an Arrow array.
  *
  * Publishing (_speed_publish.h): whole commands, and the acks that say no more than "stored". Whatever else is
- * answered to a publish is left to the publisher, in Python.
+ * answered to a publish is left to the publisher, in Python. Launching (_speed_launch.h): plain messages for
+ * which the publisher has granted room; all others are handed to it as they came.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -22,6 +25,7 @@
 #include "_speed_read.h"
 #include "_speed_rows.h"
 #include "_speed_publish.h"
+#include "_speed_launch.h"
 
 static PyMethodDef rows_methods[] = {
     {"read", (PyCFunction)(void (*)(void))rows_read, METH_FASTCALL, rows_read_doc},
@@ -69,7 +73,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__speed(void)
 {
-    if (PyType_Ready(&RowsType) < 0 || PyType_Ready(&LauncherType) < 0)
+    if (PyType_Ready(&RowsType) < 0 || PyType_Ready(&ReadyType) < 0 || PyType_Ready(&LauncherType) < 0)
         return NULL;
     names_of_plain_ack = Py_BuildValue("(ss)", "stream", "seq");
     names_of_full_ack = Py_BuildValue("(ssss)", "stream", "seq", "domain", "duplicate");

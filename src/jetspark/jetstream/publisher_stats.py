@@ -1,0 +1,35 @@
+"""What a pipelined publisher says of its messages as a whole: how many there were, and that some failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetspark.errors import JetsparkError
+
+
+class PublishFailed(JetsparkError):
+    """Some messages of a pipelined publisher were not stored, or their fate is unknown.
+
+    ``count`` of them; ``first`` is the first error. The future of each message has its own.
+    """
+
+    def __init__(self, count: int, first: JetsparkError) -> None:
+        super().__init__(f"{count} message{'s' if count > 1 else ''} not acked; the first: {first}")
+        self.count = count
+        self.first = first
+
+
+@dataclass(slots=True)
+class PublisherStats:
+    """Counters of one publisher."""
+
+    published: int = 0
+    """Messages handed to ``publish``."""
+    acked: int = 0
+    """Messages stored, duplicates included."""
+    duplicates: int = 0
+    """Acks that say the stream had the ``msg_id`` already."""
+    failed: int = 0
+    """Messages refused, timed out or lost with the connection."""
+    resent: int = 0
+    """Messages sent again by ``retry``."""

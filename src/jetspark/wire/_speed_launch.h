@@ -1,0 +1,362 @@
+/* Launching: a publisher's plain messages, from the call to the outbox. Part of _speed.c. */
+
+/* What `await` has at once: a coroutine that has ended before it began. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *value;
+} Ready;
+
+static PyTypeObject ReadyType;
+
+/* Takes over value. */
+static PyObject *make_ready(PyObject *value)
+{
+    Ready *self = PyObject_New(Ready, &ReadyType);
+    if (self == NULL) {
+        Py_DECREF(value);
+        return NULL;
+    }
+    self->value = value;
+    return (PyObject *)self;
+}
+
+static void ready_dealloc(Ready *self)
+{
+    Py_CLEAR(self->value);
+    PyObject_Free(self);
+}
+
+static PySendResult ready_am_send(Ready *self, PyObject *sent, PyObject **result)
+{
+    *result = NULL;
+    if (self->value == NULL)
+        PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+    else if (sent != Py_None)
+        PyErr_SetString(PyExc_TypeError, "can't send non-None value to a just-started coroutine");
+    else {
+        *result = self->value;
+        self->value = NULL;
+        return PYGEN_RETURN;
+    }
+    return PYGEN_ERROR;
+}
+
+static PyObject *ready_send(Ready *self, PyObject *sent)
+{
+    PyObject *value;
+    if (ready_am_send(self, sent, &value) == PYGEN_RETURN) {
+        PyErr_SetObject(PyExc_StopIteration, value);
+        Py_DECREF(value);
+    }
+    return NULL;
+}
+
+static PyObject *ready_next(Ready *self)
+{
+    return ready_send(self, Py_None);
+}
+
+static PyObject *ready_throw(Ready *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_CLEAR(self->value);
+    PyObject *value = nargs > 1 && args[1] != Py_None ? args[1] : NULL;
+    if (nargs >= 1 && nargs <= 3 && PyExceptionInstance_Check(args[0]))
+        PyErr_SetObject((PyObject *)Py_TYPE(args[0]), args[0]);
+    else if (nargs >= 1 && nargs <= 3 && PyExceptionClass_Check(args[0]))
+        PyErr_SetObject(args[0], value);
+    else
+        PyErr_SetString(PyExc_TypeError, "throw(exception)");
+    return NULL;
+}
+
+static PyObject *ready_close(Ready *self, PyObject *ignored)
+{
+    Py_CLEAR(self->value);
+    Py_RETURN_NONE;
+}
+
+/* With these three it is a collections.abc.Coroutine, and a task may be made of it. */
+static PyMethodDef ready_methods[] = {
+    {"send", (PyCFunction)ready_send, METH_O, NULL},
+    {"throw", (PyCFunction)(void (*)(void))ready_throw, METH_FASTCALL, NULL},
+    {"close", (PyCFunction)ready_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyAsyncMethods ready_async = {
+    .am_await = PyObject_SelfIter,
+    .am_send = (sendfunc)ready_am_send,
+};
+
+static PyTypeObject ReadyType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "jetspark.wire._speed.Ready",
+    .tp_basicsize = sizeof(Ready),
+    .tp_dealloc = (destructor)ready_dealloc,
+    .tp_as_async = &ready_async,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = (iternextfunc)ready_next,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "A coroutine that ended before it began.",
+    .tp_methods = ready_methods,
+};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *inbox;
+    PyObject *pending;
+    PyObject *future_class;
+    PyObject *keywords; /* {"loop": loop} */
+    uint64_t serial;    /* of the last message */
+    /* Whoever calls `publish` while these allow it is served here; all others by `general`. */
+    PyObject *general;
+    PyObject *prefixes;
+    PyObject *out;
+    Py_ssize_t window;
+    Py_ssize_t longest; /* prefix */
+    Py_ssize_t limit;   /* of a message's size */
+    Py_ssize_t credit;  /* bytes */
+    Py_ssize_t count;   /* messages sent so, and their bytes, that nobody has been told of */
+    Py_ssize_t size;
+} Launcher;
+
+static PyObject *no_arguments, *zero;
+
+static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *inbox, *pending, *future_class, *loop;
+    if ((kwargs != NULL && PyDict_GET_SIZE(kwargs))
+        || !PyArg_ParseTuple(args, "SO!OO", &inbox, &PyDict_Type, &pending, &future_class, &loop)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "Launcher() takes no keyword arguments");
+        return NULL;
+    }
+    Launcher *self = (Launcher *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->inbox = Py_NewRef(inbox);
+    self->pending = Py_NewRef(pending);
+    self->future_class = Py_NewRef(future_class);
+    self->keywords = Py_BuildValue("{sO}", "loop", loop);
+    if (self->keywords == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int launcher_traverse(Launcher *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->pending);
+    Py_VISIT(self->future_class);
+    Py_VISIT(self->keywords);
+    Py_VISIT(self->general);
+    Py_VISIT(self->prefixes);
+    Py_VISIT(self->out);
+    return 0;
+}
+
+static int launcher_clear(Launcher *self)
+{
+    Py_CLEAR(self->pending);
+    Py_CLEAR(self->future_class);
+    Py_CLEAR(self->keywords);
+    Py_CLEAR(self->general);
+    Py_CLEAR(self->prefixes);
+    Py_CLEAR(self->out);
+    self->credit = 0;
+    return 0;
+}
+
+static void launcher_dealloc(Launcher *self)
+{
+    PyObject_GC_UnTrack(self);
+    launcher_clear(self);
+    Py_CLEAR(self->inbox);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *key,
+                        PyObject *subject, PyObject *data)
+{
+    /* With the same keywords each time: as a vector call it would make a dict of them each time. */
+    PyObject *future = PyObject_Call(self->future_class, no_arguments, self->keywords);
+    if (future == NULL)
+        return NULL;
+    PyObject *flight = PyTuple_Pack(4, future, subject, zero, Py_None);
+    PyObject *whole = flight == NULL ? NULL : frame(prefix, self->inbox, serial, data);
+    int failed = whole == NULL || PyDict_SetItem(self->pending, key, flight) < 0;
+    if (!failed && PyList_Append(out, whole) < 0) {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        if (PyDict_DelItem(self->pending, key) < 0)
+            PyErr_Clear();
+        PyErr_Restore(kind, error, trace);
+        failed = 1;
+    }
+    Py_XDECREF(flight);
+    Py_XDECREF(whole);
+    if (failed)
+        Py_CLEAR(future);
+    return future;
+}
+
+PyDoc_STRVAR(launch_doc,
+"launch(out, prefix, serial, subject, data) -> future\n\n"
+"Append a whole publish to out, and note (future, subject, 0, None) in pending under its serial.");
+
+static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 5 || !PyList_Check(args[0]) || !PyBytes_Check(args[1]) || !PyLong_Check(args[2])
+        || !PyBytes_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "launch(list, bytes, int, str, bytes)");
+        return NULL;
+    }
+    uint64_t serial = PyLong_AsUnsignedLongLong(args[2]);
+    if (serial == (uint64_t)-1 && PyErr_Occurred())
+        return NULL;
+    return launch(self, args[0], args[1], serial, args[2], args[3], args[4]);
+}
+
+PyDoc_STRVAR(reserve_doc, "reserve(count) -> int\n\nSerials for so many messages: the first of them.");
+
+static PyObject *launcher_reserve(Launcher *self, PyObject *argument)
+{
+    Py_ssize_t count = PyLong_AsSsize_t(argument);
+    if (count < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "count must not be negative");
+        return NULL;
+    }
+    PyObject *first = PyLong_FromUnsignedLongLong(self->serial + 1);
+    if (first != NULL)
+        self->serial += (uint64_t)count;
+    return first;
+}
+
+PyDoc_STRVAR(arm_doc,
+"arm(general, prefixes, window, longest)\n\n"
+"Have publish(subject, data) serve what needs no general call: subjects with a prefix of at most longest\n"
+"bytes, while fewer than window messages are pending and what was granted lasts.");
+
+static PyObject *launcher_arm(Launcher *self, PyObject *args)
+{
+    PyObject *general, *prefixes;
+    Py_ssize_t window, longest;
+    if (!PyArg_ParseTuple(args, "OO!nn", &general, &PyDict_Type, &prefixes, &window, &longest))
+        return NULL;
+    Py_XSETREF(self->general, Py_NewRef(general));
+    Py_XSETREF(self->prefixes, Py_NewRef(prefixes));
+    self->window = window;
+    self->longest = longest;
+    self->credit = 0;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(grant_doc,
+"grant(out, credit, limit)\n\n"
+"Until credit bytes are used up, messages of at most limit bytes may be appended to out, as long as it is not\n"
+"empty: who finds it empty has to see to it that it is sent.");
+
+static PyObject *launcher_grant(Launcher *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "grant(list, int, int)");
+        return NULL;
+    }
+    Py_ssize_t credit = PyLong_AsSsize_t(args[1]), limit = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_XSETREF(self->out, Py_NewRef(args[0]));
+    self->credit = credit;
+    self->limit = limit;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(revoke_doc, "revoke()\n\nTake back what was granted.");
+
+static PyObject *launcher_revoke(Launcher *self, PyObject *ignored)
+{
+    self->credit = 0;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(tally_doc, "tally() -> (messages, bytes)\n\nWhat publish has sent since the last call.");
+
+static PyObject *launcher_tally(Launcher *self, PyObject *ignored)
+{
+    PyObject *counted = Py_BuildValue("(nn)", self->count, self->size);
+    if (counted != NULL)
+        self->count = self->size = 0;
+    return counted;
+}
+
+PyDoc_STRVAR(publish_doc,
+"publish(subject, data, ...) -> an awaitable of the future\n\n"
+"Launch it here and now where that is allowed; otherwise what general makes of the arguments.");
+
+static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    if (self->credit > 0 && nargs == 2 && names == NULL && PyUnicode_CheckExact(args[0])
+        && PyBytes_CheckExact(args[1]) && PyBytes_GET_SIZE(args[1]) <= self->limit
+        && PyList_GET_SIZE(self->out) && PyDict_GET_SIZE(self->pending) < self->window) {
+        PyObject *prefix = PyDict_GetItemWithError(self->prefixes, args[0]);
+        if (prefix == NULL && PyErr_Occurred())
+            return NULL;
+        if (prefix != NULL && PyBytes_CheckExact(prefix) && PyBytes_GET_SIZE(prefix) <= self->longest) {
+            PyObject *key = PyLong_FromUnsignedLongLong(self->serial + 1);
+            if (key == NULL)
+                return NULL;
+            PyObject *out = Py_NewRef(self->out);
+            Py_INCREF(prefix);
+            PyObject *future = launch(self, out, prefix, self->serial + 1, key, args[0], args[1]);
+            Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
+            size += PyBytes_GET_SIZE(args[1]);
+            Py_DECREF(prefix);
+            Py_DECREF(out);
+            Py_DECREF(key);
+            if (future == NULL)
+                return NULL;
+            self->serial++;
+            self->count++;
+            self->size += size;
+            self->credit -= size;
+            return make_ready(future);
+        }
+    }
+    if (self->general == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the launcher is not armed");
+        return NULL;
+    }
+    return PyObject_Vectorcall(self->general, args, (size_t)nargs, names);
+}
+
+static PyMethodDef launcher_methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))launcher_launch, METH_FASTCALL, launch_doc},
+    {"reserve", (PyCFunction)launcher_reserve, METH_O, reserve_doc},
+    {"arm", (PyCFunction)launcher_arm, METH_VARARGS, arm_doc},
+    {"grant", (PyCFunction)(void (*)(void))launcher_grant, METH_FASTCALL, grant_doc},
+    {"revoke", (PyCFunction)launcher_revoke, METH_NOARGS, revoke_doc},
+    {"tally", (PyCFunction)launcher_tally, METH_NOARGS, tally_doc},
+    {"publish", (PyCFunction)(void (*)(void))launcher_publish, METH_FASTCALL | METH_KEYWORDS, publish_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef launcher_members[] = {
+    {"serial", T_ULONGLONG, offsetof(Launcher, serial), READONLY, "The number of the last message."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject LauncherType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "jetspark.wire._speed.Launcher",
+    .tp_basicsize = sizeof(Launcher),
+    .tp_dealloc = (destructor)launcher_dealloc,
+    .tp_traverse = (traverseproc)launcher_traverse,
+    .tp_clear = (inquiry)launcher_clear,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Launcher(inbox, pending, future_class, loop): sends messages whose acks come to inbox + serial.",
+    .tp_methods = launcher_methods,
+    .tp_members = launcher_members,
+    .tp_new = launcher_new,
+};
