@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections.abc
 import gc
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, M
 from jetspark.jetstream.publish_many import Columns, Publishing
 
 if TYPE_CHECKING:
+    import concurrent.futures
+
     from jetspark import Stream
     from jetspark.server import Server
 
@@ -66,6 +69,74 @@ async def test_counters_are_exact_at_any_time(js: jetspark.JetStream, nc: jetspa
     assert nc.stats.out_msgs - before.out_msgs == 2_000
     # PUB, subject, inbox with serial, sizes and line ends: each is written once.
     assert 2_000 * 100 < nc.stats.out_bytes - before.out_bytes < 2_000 * (100 + len(subject) + 80)
+
+
+async def test_nothing_overtakes_what_was_called_before_it(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    subject = f"{stream.name}.a"
+    async with js.publisher() as publisher:
+        await publisher.publish(subject, b"0")
+        await publisher.publish(subject, b"0")
+        await asyncio.gather(
+            publisher.publish(subject, b"1", msg_id="x"),
+            publisher.publish(subject, b"2" * 5000),
+            publisher.publish(subject, b"3"),
+            publisher.publish(subject, b"4"),
+        )
+    assert b"".join([message.data[:1] async for message in stream.get_msgs()]) == b"001234"
+
+
+async def test_other_threads_may_hand_in_coroutines(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    loop = asyncio.get_running_loop()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        async with js.publisher(window=100_000) as publisher:
+
+            def work(name: str) -> list[concurrent.futures.Future[asyncio.Future[jetspark.PubAck]]]:
+                return [
+                    asyncio.run_coroutine_threadsafe(publisher.publish(f"{stream.name}.{name}", b""), loop)
+                    for _ in range(1_000)
+                ]
+
+            workers = [asyncio.create_task(asyncio.to_thread(work, name)) for name in "ab"]
+            futures = []
+            while not all(worker.done() for worker in workers):
+                futures.append(await publisher.publish(f"{stream.name}.own", b""))
+                await asyncio.sleep(0)
+            for worker in workers:
+                futures += [await asyncio.wrap_future(one) for one in worker.result()]
+            acks = await asyncio.gather(*futures)
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(ack.seq for ack in acks) == list(range(1, len(futures) + 1))
+    assert publisher.stats == PublisherStats(published=len(futures), acked=len(futures))
+
+
+async def test_a_loss_with_messages_unwritten(own_server: Server) -> None:
+    """What is buffered is counted once, and a listener may publish when it hears of the loss."""
+    said: list[asyncio.Task[asyncio.Future[jetspark.PubAck]]] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, jetspark.events.Disconnected):
+            said.append(asyncio.ensure_future(publisher.publish(subject, b"from the listener")))
+
+    async with jetspark.connect(own_server.url, listener=listen, reconnect_wait=0.01) as nc:
+        js = nc.jetstream()
+        stream = await make(js)
+        subject = f"{stream.name}.a"
+        publisher = js.publisher()
+        async with publisher:
+            for _ in range(300):
+                await publisher.publish(subject, bytes(100))
+            assert nc._link is not None
+            nc._link.abort(ConnectionLost("cut"))
+            await eventually(lambda: said)
+            assert abs(nc._out_size - sum(map(len, nc._out))) < 300 * 40
+            assert (await (await said[0])).stream == stream.name
+            with pytest.raises(PublishFailed):
+                await publisher.flush()
 
 
 async def test_other_tasks_run_while_one_publishes(js: jetspark.JetStream) -> None:

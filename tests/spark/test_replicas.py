@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from jetspark import RetentionPolicy, StreamConfig, blocking
+from jetspark.errors import RequestTimeout
 from jetspark.server import Cluster
 from jetspark.spark import patience, positions, range_reader
 from jetspark.spark.data_loss import DataLossError, identity
 from jetspark.spark.planning import Range
-from jetspark.spark.range_reader import RangeInterrupted, RangeReader, prove_end
+from jetspark.spark.range_reader import LeaderBehind, RangeInterrupted, RangeReader, prove_end
 from jetspark.spark.source_options import Moment, Position
 from lagging import behind, follower_of
 
@@ -36,8 +37,8 @@ def test_a_replica_that_is_behind_loses_no_row(
         nonlocal interrupted
         try:
             prove_end(*arguments)  # type: ignore[arg-type]
-        except RangeInterrupted:
-            interrupted += 1
+        except RangeInterrupted as error:
+            interrupted += not isinstance(error, LeaderBehind)
             raise
 
     monkeypatch.setattr(range_reader, "prove_end", noted)
@@ -95,6 +96,40 @@ def test_a_stream_that_lost_its_end(js: blocking.JetStream, monkeypatch: pytest.
     with pytest.raises(DataLossError, match="ends at sequence 3, but was read up to 5"):
         next(batches)
     assert sum(batch.num_rows for batch in reader(js, fail=False).read(wanted)) == 3
+    stream.delete()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_trouble_while_the_leader_is_asked_is_waited_out(
+    js: blocking.JetStream, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    stream = js.create_stream(
+        StreamConfig(
+            name="TROUBLE", subjects=["trouble.*"], retention=RetentionPolicy.WORK_QUEUE, allow_direct=True
+        )
+    )
+    for name in "aaabbb":
+        js.publish(f"trouble.{name}", b"")
+    created = identity(stream.cached_info)
+    asked = 0
+
+    def troubled(*arguments: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RequestTimeout("an election")
+        prove_end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(range_reader, "prove_end", troubled)
+    found = read(js, Range("TROUBLE", 1, 7, created, ("trouble.a",), earliest=True, last_per_subject=last))
+    assert (found, asked) == ([3] if last else [1, 2, 3], 2)
+    # And a stream that has lost its end, whatever is read of it.
+    monkeypatch.setattr(patience, "PATIENCE", 0.2)
+    short = Range("TROUBLE", 1, 9, created, ("trouble.a",), earliest=True, last_per_subject=last)
+    rows = [batch.num_rows for batch in reader(js, fail=False).read(short)]
+    assert sum(rows) == (1 if last else 3)
+    with pytest.raises(DataLossError, match="ends at sequence 6"):
+        list(reader(js).read(short))
     stream.delete()
 
 

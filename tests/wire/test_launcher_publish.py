@@ -9,6 +9,7 @@ import asyncio
 import collections.abc
 import gc
 import sys
+import threading
 import weakref
 from typing import Any
 
@@ -109,16 +110,63 @@ if speed is not None:
         assert box.launcher.publish("a", b"") == "general"
         box.grant()
         value(box.launcher.publish("a", b""))
+        assert box.launcher.count == 2
         assert box.launcher.publish("a", b"") == "general", "two are pending"
         box.pending.clear()
+        assert box.launcher.publish("a", b"") == "general", "it must not overtake the one before"
+        box.grant()
         value(box.launcher.publish("a", b""))
         box.launcher.revoke()
         assert box.launcher.publish("a", b"") == "general"
         box.grant()
         box.out.clear()
         assert box.launcher.publish("a", b"") == "general", "nobody has seen to it that it is sent"
-        assert len(box.calls) == 6
+        assert len(box.calls) == 7
         assert box.launcher.tally()[0] == 3
+        assert box.launcher.count == 0
+
+    def test_other_threads_are_handed_on() -> None:
+        box = Box()
+        box.grant()
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(box.launcher.publish("a", b"")))
+        thread.start()
+        thread.join()
+        assert found == ["general"]
+        assert box.pending == {}
+
+    def test_code_that_runs_while_a_future_is_made_may_publish_too() -> None:
+        inner: list[Any] = []
+
+        def nested(*, loop: Any) -> Any:
+            if len(inner) < 3:
+                inner.append(None)
+                inner[-1] = launcher.publish("a", b"inner")
+            return Waiting(loop=loop)
+
+        pending: dict[int, Any] = {}
+        out = [b"before"]
+        launcher = speed.Launcher(INBOX, pending, nested, None)
+        launcher.arm(print, {"a": b"PUB a "}, 10, 100)
+        launcher.grant(out, 1000, 1000)
+        outer = value(launcher.publish("a", b"outer"))
+        assert sorted(pending) == [1, 2, 3, 4]
+        assert pending[4][0] is outer
+        assert len({id(flight[0]) for flight in pending.values()}) == 4
+        assert [piece.split(b" ")[2] for piece in out[1:]] == [b"_INBOX.x.%d" % n for n in (1, 2, 3, 4)]
+
+    def test_code_that_runs_while_a_future_is_made_may_take_the_credit() -> None:
+        def revoking(*, loop: Any) -> Any:
+            launcher.revoke()
+            return Waiting(loop=loop)
+
+        calls: list[Any] = []
+        out = [b"before"]
+        launcher = speed.Launcher(INBOX, {}, revoking, None)
+        launcher.arm(lambda *arguments: calls.append(arguments), {"a": b"PUB a "}, 10, 100)
+        launcher.grant(out, 1000, 1000)
+        launcher.publish("a", b"x")
+        assert (calls, out) == ([("a", b"x")], [b"before"])
 
     def test_serials_are_given_once() -> None:
         box = Box()

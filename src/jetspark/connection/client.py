@@ -103,9 +103,8 @@ class Connection(ConnectionCore):
     @property
     def stats(self) -> Statistics:
         """Counters since the connection was made."""
-        for sink in list(self._sinks.values()):
-            sink.tally()
         stats = self._stats.copy()
+        stats.out_msgs += sum(sink.uncounted for sink in list(self._sinks.values()))
         link = self._link
         if link is not None:
             stats.in_bytes += link.bytes_in

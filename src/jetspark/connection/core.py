@@ -362,6 +362,8 @@ class ConnectionCore:
         link, self._link = self._link, None
         if link is None:
             return None
+        for sink in list(self._sinks.values()):
+            sink.link_dropped()
         self._stats.in_bytes += link.bytes_in
         self._pong_waits = False
         if self._ping_timer is not None:

@@ -70,8 +70,13 @@ class Sink:
         """The same for a sink whose factory is ``COLUMNAR``."""
         raise NotImplementedError
 
-    def tally(self) -> None:
-        """Somebody asks for the connection's counters."""
+    @property
+    def uncounted(self) -> int:
+        """Messages sent for it that the connection's counters do not have yet."""
+        return 0
+
+    def link_dropped(self) -> None:
+        """There is no link any more; nobody has been told yet."""
 
     def link_lost(self, error: JetsparkError) -> None:
         """The connection broke; it will be renewed."""

@@ -126,8 +126,7 @@ class Publisher(Sink):
     @property
     def stats(self) -> PublisherStats:
         """Counters since the publisher was opened."""
-        self.tally()
-        return replace(self._stats)
+        return replace(self._stats, published=self._stats.published + self.uncounted)
 
     def __repr__(self) -> str:
         return f"Publisher(window={self._window}, pending={len(self._pending)})"
@@ -191,7 +190,7 @@ class Publisher(Sink):
         client, launcher = self.client, self._launcher
         future: asyncio.Future[PubAck]
         if launcher is not None:
-            self.tally()
+            self._tally()
         serial = self._reserve(1)
         if block is None and type(data) is bytes and client._link is not None:
             # The common case, without the calls of the general one: a known subject, no headers, connected.
@@ -342,19 +341,12 @@ class Publisher(Sink):
 
     # What the connection calls
 
-    def tally(self) -> None:
-        """Count what the compiled core has sent by itself."""
-        if self._launcher is not None:
-            count, size = self._launcher.tally()
-            if count:
-                client = self.client
-                self._stats.published += count
-                client._stats.out_msgs += count
-                if client._out:  # else it is written already
-                    client._out_size += size
+    @property
+    def uncounted(self) -> int:
+        return 0 if self._launcher is None else self._launcher.count
 
     def deliver_columns(self, columns: AnyColumns) -> None:
-        self.tally()
+        self._tally()
         rows: Iterable[int] = range(len(columns))
         if isinstance(columns, PackedColumns) and not self._large:
             acked, duplicates, rows = columns.rows.settle(
@@ -417,8 +409,10 @@ class Publisher(Sink):
         self._stats.acked += acked
         self._wake()
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def link_dropped(self) -> None:
         self._revoke()
+
+    def link_lost(self, error: JetsparkError) -> None:
         self._unsent_from = self._serial + 1
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
         for serial, flight in list(self._pending.items()):
@@ -460,10 +454,21 @@ class Publisher(Sink):
         self._last_serial = last = self._last_serial + count
         return last - count + 1
 
+    def _tally(self) -> None:
+        """Count what the compiled core has sent by itself."""
+        if self._launcher is not None:
+            count, size = self._launcher.tally()
+            if count:
+                client = self.client
+                self._stats.published += count
+                client._stats.out_msgs += count
+                if client._out:  # else it is written already
+                    client._out_size += size
+
     def _revoke(self) -> None:
         """Have the next message come to ``publish``."""
         if self._launcher is not None:
-            self.tally()
+            self._tally()
             self._launcher.revoke()
 
     def _why_closed(self) -> str:

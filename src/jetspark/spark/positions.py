@@ -76,7 +76,10 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
     name = info.config.name
     if js._client.server_info.version_tuple >= _TIMES_SINCE:
         try:
-            return js.get_stream(name).get_msg(start_time=time, from_leader=True).sequence
+            message = js.get_stream(name).get_msg(start_time=time, from_leader=True)
+            if message.timestamp >= time:
+                return message.sequence
+            # A leader older than the server that we are connected to, which did not look at the time.
         except MessageNotFound:
             # 'latest' as it was before we asked: what has come since is behind it.
             return info.state.last_seq + 1

@@ -144,7 +144,7 @@ class RangeReader:
                     with contextlib.suppress(JetsparkError):
                         consumer.delete()
                 if (stream.config.num_replicas or 1) > 1:
-                    prove_end(stream, wanted, position)
+                    self._prove_end(stream, wanted, position)
                 break
             except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *PASSING) as error:
                 if wanted.last_per_subject and position > wanted.begin:
@@ -153,6 +153,17 @@ class RangeReader:
                     break
         if position < wanted.end:
             self._check_gap(stream, wanted, (position, wanted.end))
+
+    def _prove_end(self, stream: Stream, wanted: Range, position: int) -> None:
+        """Wait for the leader's word that there is nothing more; raises when a replica has ended early."""
+        patience = Patience()
+        while True:
+            try:
+                prove_end(stream, wanted, position)
+                return
+            except (LeaderBehind, *PASSING) as error:
+                if not self._wait(patience, False, error, wanted):
+                    return
 
     def _wait(self, patience: Patience, progress: bool, error: JetsparkError, wanted: Range) -> bool:
         """Before another attempt. False: go on without what the stream has lost at its end."""
@@ -291,7 +302,7 @@ class RangeReader:
                     self._check_gap(stream, wanted, first_gap(sequences, position))
                     position = sequences[-1].as_py() + 1
                     yield from self._cut(batch)
-                prove_end(stream, wanted, position)
+                self._prove_end(stream, wanted, position)
                 break
             except (RangeInterrupted, *PASSING) as error:
                 if wanted.last_per_subject and position > before:
@@ -327,15 +338,20 @@ def prove_end(stream: Stream, wanted: Range, position: int) -> None:
     """Ask the leader whether the range has a message at ``position`` or behind it, and raise if it has."""
     if position >= wanted.end:
         return
-    last = stream.info().state.last_seq
-    if last < wanted.end - 1:
-        raise LeaderBehind(wanted, last)
+    before = stream.info()
+    if before.state.last_seq < wanted.end - 1:
+        raise LeaderBehind(wanted, before.state.last_seq)
     found = stream._next_on_leader(position, wanted.subjects)
     if found is not None and found < wanted.end:
         raise RangeInterrupted(
             f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
             "leader has: it is behind and does not catch up; look at the cluster's health"
         )
+    if before.cluster is not None and before.cluster.leader:
+        after = stream.info()
+        if after.cluster is None or after.cluster.leader != before.cluster.leader:
+            # A new one may have said so before it had all that the old one had.
+            raise LeaderBehind(wanted, after.state.last_seq)
 
 
 def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:

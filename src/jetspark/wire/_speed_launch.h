@@ -118,6 +118,7 @@ typedef struct {
     Py_ssize_t credit;  /* bytes */
     Py_ssize_t count;   /* messages sent so, and their bytes, that nobody has been told of */
     Py_ssize_t size;
+    unsigned long thread; /* that armed it: the loop's */
 } Launcher;
 
 static PyObject *no_arguments, *zero;
@@ -176,15 +177,24 @@ static void launcher_dealloc(Launcher *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *key,
-                        PyObject *subject, PyObject *data)
+/* Making these may run any code: of finalizers, of the loop, of other threads. */
+static PyObject *make_flight(Launcher *self, PyObject *subject)
 {
     /* With the same keywords each time: as a vector call it would make a dict of them each time. */
     PyObject *future = PyObject_Call(self->future_class, no_arguments, self->keywords);
     if (future == NULL)
         return NULL;
     PyObject *flight = PyTuple_Pack(4, future, subject, zero, Py_None);
-    PyObject *whole = flight == NULL ? NULL : frame(prefix, self->inbox, serial, data);
+    Py_DECREF(future);
+    return flight;
+}
+
+/* Runs no code but ours. Takes over flight. */
+static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *key,
+                        PyObject *flight, PyObject *data)
+{
+    PyObject *future = Py_NewRef(PyTuple_GET_ITEM(flight, 0));
+    PyObject *whole = frame(prefix, self->inbox, serial, data);
     int failed = whole == NULL || PyDict_SetItem(self->pending, key, flight) < 0;
     if (!failed && PyList_Append(out, whole) < 0) {
         PyObject *kind, *error, *trace;
@@ -194,7 +204,7 @@ static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_
         PyErr_Restore(kind, error, trace);
         failed = 1;
     }
-    Py_XDECREF(flight);
+    Py_DECREF(flight);
     Py_XDECREF(whole);
     if (failed)
         Py_CLEAR(future);
@@ -215,7 +225,8 @@ static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize
     uint64_t serial = PyLong_AsUnsignedLongLong(args[2]);
     if (serial == (uint64_t)-1 && PyErr_Occurred())
         return NULL;
-    return launch(self, args[0], args[1], serial, args[2], args[3], args[4]);
+    PyObject *flight = make_flight(self, args[3]);
+    return flight == NULL ? NULL : launch(self, args[0], args[1], serial, args[2], flight, args[4]);
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve(count) -> int\n\nSerials for so many messages: the first of them.");
@@ -249,6 +260,7 @@ static PyObject *launcher_arm(Launcher *self, PyObject *args)
     Py_XSETREF(self->prefixes, Py_NewRef(prefixes));
     self->window = window;
     self->longest = longest;
+    self->thread = PyThread_get_thread_ident();
     self->credit = 0;
     Py_RETURN_NONE;
 }
@@ -291,43 +303,52 @@ static PyObject *launcher_tally(Launcher *self, PyObject *ignored)
     return counted;
 }
 
+static int may_launch(Launcher *self, PyObject *data)
+{
+    return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && PyList_GET_SIZE(self->out)
+           && PyDict_GET_SIZE(self->pending) < self->window && PyThread_get_thread_ident() == self->thread;
+}
+
 PyDoc_STRVAR(publish_doc,
 "publish(subject, data, ...) -> an awaitable of the future\n\n"
 "Launch it here and now where that is allowed; otherwise what general makes of the arguments.");
 
 static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    if (self->credit > 0 && nargs == 2 && names == NULL && PyUnicode_CheckExact(args[0])
-        && PyBytes_CheckExact(args[1]) && PyBytes_GET_SIZE(args[1]) <= self->limit
-        && PyList_GET_SIZE(self->out) && PyDict_GET_SIZE(self->pending) < self->window) {
-        PyObject *prefix = PyDict_GetItemWithError(self->prefixes, args[0]);
-        if (prefix == NULL && PyErr_Occurred())
+    if (nargs == 2 && names == NULL && PyUnicode_CheckExact(args[0]) && PyBytes_CheckExact(args[1])
+        && may_launch(self, args[1])) {
+        PyObject *flight = make_flight(self, args[0]);
+        if (flight == NULL)
             return NULL;
+        PyObject *prefix = may_launch(self, args[1]) ? PyDict_GetItemWithError(self->prefixes, args[0]) : NULL;
         if (prefix != NULL && PyBytes_CheckExact(prefix) && PyBytes_GET_SIZE(prefix) <= self->longest) {
             PyObject *key = PyLong_FromUnsignedLongLong(self->serial + 1);
-            if (key == NULL)
+            if (key == NULL) {
+                Py_DECREF(flight);
                 return NULL;
-            PyObject *out = Py_NewRef(self->out);
-            Py_INCREF(prefix);
-            PyObject *future = launch(self, out, prefix, self->serial + 1, key, args[0], args[1]);
-            Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
-            size += PyBytes_GET_SIZE(args[1]);
-            Py_DECREF(prefix);
-            Py_DECREF(out);
+            }
+            PyObject *future = launch(self, self->out, prefix, self->serial + 1, key, flight, args[1]);
             Py_DECREF(key);
             if (future == NULL)
                 return NULL;
+            Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
+            size += PyBytes_GET_SIZE(args[1]);
             self->serial++;
             self->count++;
             self->size += size;
             self->credit -= size;
             return make_ready(future);
         }
+        Py_DECREF(flight);
+        if (PyErr_Occurred())
+            return NULL;
     }
     if (self->general == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the launcher is not armed");
         return NULL;
     }
+    /* What is handed on begins when it is awaited; nothing that comes later may overtake it. */
+    self->credit = 0;
     return PyObject_Vectorcall(self->general, args, (size_t)nargs, names);
 }
 
@@ -344,6 +365,7 @@ static PyMethodDef launcher_methods[] = {
 
 static PyMemberDef launcher_members[] = {
     {"serial", T_ULONGLONG, offsetof(Launcher, serial), READONLY, "The number of the last message."},
+    {"count", T_PYSSIZET, offsetof(Launcher, count), READONLY, "Messages that tally would tell of."},
     {NULL, 0, 0, 0, NULL},
 };
 
