@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the groups of ``--dist loadgroup``, which pytest-xdist 3.8 loses under pytest 9.2 (issue 1386).
+
+    It appends the group to a test's id by way of a field that pytest reads no more, and says nothing: each
+    worker would start a Spark of its own.
+    """
+    if not config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
+        return
+    for item in items:
+        groups = "_".join(sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")}))
+        if groups and not item.nodeid.endswith(f"@{groups}"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{groups}")  # type: ignore[attr-defined]
+
+
 class StartServer(Protocol):
     def __call__(self, **options: Any) -> Server: ...
 

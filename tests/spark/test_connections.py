@@ -134,3 +134,9 @@ print("fine")
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_the_tests_of_one_session_stay_together(request: pytest.FixtureRequest) -> None:
+    """With ``--dist loadgroup`` the group is part of a test's id; else each worker starts a Spark."""
+    grouped = bool(request.config.getoption("loadgroup", False))
+    assert request.node.nodeid.endswith("@spark") == grouped
