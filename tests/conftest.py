@@ -38,6 +38,9 @@ def _quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Every Spark that tests start, in whatever process, is the quick one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(spark_home(tmp_path_factory.mktemp("spark-home"))))
+        # Each query starts a Python process that imports numpy, which starts threads for algebra: a quarter
+        # of what the start costs.
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
         yield
 
 
