@@ -173,9 +173,18 @@ def begun(folder: Path) -> bool:
 
 
 def prove(
-    *, messages: int, kills: int, seed: int, control: bool = False, say: Callable[[str], None] = print
+    *,
+    messages: int,
+    kills: int,
+    seed: int,
+    trigger: int | None = None,
+    control: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Run it. Problems found are in the outcome; the list is empty when the promise was kept."""
+    """Run it. Problems found are in the outcome; the list is empty when the promise was kept.
+
+    ``trigger``: the messages of a micro-batch, at most.
+    """
     started = time.monotonic()
     chance = random.Random(seed)
     outcome = Outcome(seed)
@@ -194,7 +203,8 @@ def prove(
             )
         publisher = Publisher(js, messages)
         # Small enough for many micro-batches, large enough to be through in time.
-        flags = ["--trigger", str(max(1000, messages // 16)), *(["--control"] if control else [])]
+        trigger = trigger or max(1000, messages // 16)
+        flags = ["--trigger", str(trigger), *(["--control"] if control else [])]
         job: Job | None = None
         lives: list[tuple[str, ...]]
         try:

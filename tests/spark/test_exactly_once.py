@@ -14,7 +14,7 @@ from exactly_once import prove
 @pytest.mark.timeout(400)
 def test_every_message_once_whatever_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("EXACTLY_ONCE_SEED") or random.SystemRandom().randrange(1_000_000))
-    outcome = prove(messages=10_000, kills=2, seed=seed)
+    outcome = prove(messages=10_000, kills=2, seed=seed, trigger=3000)
     print(f"seed {seed}")
     assert outcome.problems == [], f"EXACTLY_ONCE_SEED={seed}"
     assert sum(outcome.kills.values()) == 2
