@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from jetspark.errors import RequestTimeout
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -53,6 +55,21 @@ def eventually_sync(predicate: Callable[[], T], timeout: float = 15.0) -> T:
             raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
         time.sleep(_POLL)
     return value
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = 30.0) -> T:
+    """Ask a cluster again what it has left unanswered.
+
+    Who has just connected may be answered by a server that has not yet heard of the inbox: such an answer is
+    dropped. So it is when a leader changes.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return await ask()
+        except RequestTimeout:
+            if time.monotonic() >= deadline:
+                raise
 
 
 class Stalls:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import within
-from helpers import Stalls, unique
+from helpers import Stalls, unique, until_answered
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.connection.events import Disconnected
 from jetspark.errors import ConnectionLost, JetsparkError
@@ -77,7 +77,8 @@ class Consumes(Base):
         self.nc = await jetspark.connect(
             servers, randomize=False, ping_interval=interval, listener=self.note, ignore_discovered=True
         )
-        consumer = await self.nc.jetstream().create_consumer(stream, durable("consume"))
+        js = self.nc.jetstream(timeout=2)
+        consumer = await until_answered(lambda: js.create_consumer(stream, durable("consume")))
         self.consume = consumer.consume(
             callback=self._take, idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
         )
@@ -101,8 +102,8 @@ class Fetches(Base):
         self.nc = await jetspark.connect(
             servers, randomize=False, ping_interval=interval, listener=self.note, ignore_discovered=True
         )
-        js = self.nc.jetstream()
-        self.consumer = await js.create_consumer(stream, durable("fetch"))
+        js = self.nc.jetstream(timeout=2)
+        self.consumer = await until_answered(lambda: js.create_consumer(stream, durable("fetch")))
         self.task = asyncio.create_task(self._fetch())
 
     async def _fetch(self) -> None:
@@ -127,13 +128,20 @@ class Blocks(Base):
     label = "blocking consume"
 
     async def start(self, servers: list[str], stream: str, interval: float) -> None:
-        await asyncio.to_thread(self._start, servers, stream, interval)
-
-    def _start(self, servers: list[str], stream: str, interval: float) -> None:
-        self.nc = blocking.connect(
-            servers, randomize=False, ping_interval=interval, listener=self.note, ignore_discovered=True
+        self.nc = await asyncio.to_thread(
+            blocking.connect,
+            servers,
+            randomize=False,
+            ping_interval=interval,
+            listener=self.note,
+            ignore_discovered=True,
         )
-        consumer = self.nc.jetstream().create_consumer(stream, durable("blocking"))
+        js = self.nc.jetstream(timeout=2)
+        config = durable("blocking")
+        consumer = await until_answered(lambda: asyncio.to_thread(js.create_consumer, stream, config))
+        await asyncio.to_thread(self._start, consumer)
+
+    def _start(self, consumer: blocking.Consumer) -> None:
         self.consume = consumer.consume(
             idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
         ).__enter__()
@@ -176,17 +184,19 @@ class Trial:
             ours = home if suspend == "both" else others[0]
             victim = home if suspend == "leader" else ours
             users: list[User] = [Consumes(), Fetches(), Blocks()]
+            started: list[User] = []
             servers = [ours.url, *(one.url for one in self.cluster.servers if one is not ours)]
             feeding = asyncio.create_task(self._feed(others[1].url, name))
             try:
                 for user in users:
                     await user.start(servers, name, self.interval)
+                    started.append(user)
                 if await self._resume(users, 30.0):
                     await self._hang(users, victim, suspend)
             finally:
                 feeding.cancel()
                 await asyncio.wait([feeding])
-                for user in users:
+                for user in started:
                     await user.stop()
             await js.delete_stream(name)
 
