@@ -34,12 +34,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jetspark.connection.events import Event
+    from jetspark.server import Server
 
 LIMIT = 2.0
 # Of the short form, which shares the machine with other tests.
 SHORT_LIMIT = 10.0
 # As many connections as a refused read of Spark may cost: each process of it asks once.
 SPARK_TRIES = 3
+# Of the short form: those that Spark tries too.
+SPARK_KINDS = ("token", "creds", "client certificate")
+# Seconds without a connection after which those of Spark's processes, which were cut too, have given up.
+QUIET = 2.0
 
 total_connections = module("integration/test_auth.py").total_connections
 
@@ -178,6 +183,16 @@ def lose(kind: Kind, what: str, attempt: Callable[[], Attempt], cause: Any, tall
             tally.outcome.require(told, f"{kind.name}, {what}, {name}: no AuthExpired")
 
 
+def wait_quiet(server: Server) -> None:
+    """Spark's Python processes keep their connections, and try once more with them in their own time."""
+    deadline = time.monotonic() + 30
+    before, since = total_connections(server), time.monotonic()
+    while time.monotonic() - since < QUIET and time.monotonic() < deadline:
+        time.sleep(0.1)
+        if (now := total_connections(server)) != before:
+            before, since = now, time.monotonic()
+
+
 def run(scale: Scale) -> Outcome:
     outcome = Outcome()
     tally = Tally(outcome, LIMIT if scale.full else SHORT_LIMIT)
@@ -195,6 +210,8 @@ def run(scale: Scale) -> Outcome:
                     lose(kind, "expiring", kind.expiring, None, tally)
                 if kind.revoke is not None:
                     lose(kind, "revoked", lambda kind=kind: kind.good, kind.revoke, tally)
+                    if scale.full or kind.name in SPARK_KINDS:
+                        wait_quiet(kind.good.server)
                     revoked = Attempt(
                         "revoked", kind.good.server, kind.good.options, jetspark.errors.AuthorizationError
                     )
@@ -220,7 +237,7 @@ def run(scale: Scale) -> Outcome:
 def through_spark(spark: SparkSession, world: AuthWorld, tally: Tally, *, full: bool) -> None:
     run_spark(spark, world.kinds[0].good)  # starts the Python workers
     for kind in world.kinds:
-        if not full and kind.name not in ("token", "creds", "client certificate"):
+        if not full and kind.name not in SPARK_KINDS:
             continue
         for attempt in kind.attempts:
             if full or attempt.state in ("good", "bad"):
