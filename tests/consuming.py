@@ -75,6 +75,11 @@ async def waiting(consumer: Consumer, count: int) -> None:
     await eventually(so)
 
 
+async def has_pending(consumer: Consumer, count: int) -> bool:
+    """Whether it has heard of so many messages that it has not delivered: a moment after their acks."""
+    return (await consumer.info()).num_pending == count
+
+
 async def has_pull(consumer: Consumer) -> bool:
     """Whether the server holds one pull request."""
     return (await consumer.info()).num_waiting == 1

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 import jetspark
+from consuming import has_pending
 from helpers import eventually, eventually_sync, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, arrow, blocking
 from jetspark.arrow import SCHEMA, consume_arrow, to_record_batch
@@ -378,16 +379,12 @@ def test_headers_of_some_rows_only():
 # The async API
 
 
-async def _pending(consumer: jetspark.Consumer, count: int) -> bool:
-    return (await consumer.info()).num_pending == count
-
-
 async def test_last_metadata_follows_what_was_handed_out(js: jetspark.JetStream) -> None:
     consumer = await make(js)
     for number in range(10):
         await js.publish(f"{consumer.stream_name}.a", b"%d" % number)
     # A consumer hears of a message a moment after its ack.
-    await eventually(lambda: _pending(consumer, 10))
+    await eventually(lambda: has_pending(consumer, 10))
     async with consume_arrow(consumer, columns=["data"], max_messages=4, stop_after=10) as source:
         assert source.last_metadata is None
         rows = 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, durable, fill, make, make_filled, numbers, take, waiting
+from consuming import PullSpy, durable, fill, has_pending, make, make_filled, numbers, take, waiting
 from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, NoServersAvailable
@@ -95,13 +95,9 @@ async def test_nothing_is_received_after_stop(js: jetspark.JetStream) -> None:
         await messages.stop()
         await waiting(consumer, 0)
         await fill(js, stream, 3, start=3)
-        await eventually(lambda: _pending(consumer, 3))
+        await eventually(lambda: has_pending(consumer, 3))
         with pytest.raises(StopAsyncIteration):
             await anext(messages)
-
-
-async def _pending(consumer: Consumer, count: int) -> bool:
-    return (await consumer.info()).num_pending == count
 
 
 async def test_drain_hands_out_what_has_arrived_and_acks_still_work(js: jetspark.JetStream) -> None:
@@ -217,7 +213,7 @@ async def test_start_stop_and_start_again(js: jetspark.JetStream) -> None:
                 await message.ack_sync()
                 assert message.metadata.num_delivered == 1
         await fill(js, stream, 5, start=5 * (round_ + 1))
-    await eventually(lambda: _pending(consumer, 5))
+    await eventually(lambda: has_pending(consumer, 5))
 
 
 async def test_two_of_them_share_the_messages(js: jetspark.JetStream) -> None:

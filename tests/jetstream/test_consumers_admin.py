@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import jetspark
+from consuming import has_pending
 from helpers import eventually, unique
 from jetspark import (
     AckPolicy,
@@ -63,7 +64,7 @@ async def test_a_durable_has_its_config_with_the_servers_defaults(js: jetspark.J
     assert consumer.cached_info.num_pending == 0
     await js.publish(f"{stream.name}.a")
     # A consumer hears of a message a moment after its ack.
-    await eventually(lambda: _pending(consumer, 1))
+    await eventually(lambda: has_pending(consumer, 1))
     assert consumer.cached_info.num_pending == 1
 
 
@@ -396,10 +397,6 @@ class TestReset:
         with pytest.raises(InvalidArgument) as caught:
             await consumer.reset(seq)
         assert caught.value.field == "seq"
-
-
-async def _pending(consumer: jetspark.Consumer, count: int) -> bool:
-    return (await consumer.info()).num_pending == count
 
 
 async def _acked(consumer: jetspark.Consumer, seq: int) -> bool:
