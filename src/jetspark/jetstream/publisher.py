@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.schedule import Schedule
-    from jetspark.wire._speed import Launcher
+    from jetspark.wire._speed import AckFuture, Launcher
     from jetspark.wire.columns import AnyColumns
 
 DEFAULT_WINDOW = 4000
@@ -73,9 +73,14 @@ _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
 # A message without an ack so far: who wants its ack; the subject, for errors that name it; its place in a
 # batch; data and header block to send again, or where they are (None: never send it again). A plain tuple,
-# which the compiled core makes and takes apart too.
+# which the compiled core takes apart too. Of a plain message it notes no more than the future (AckFuture),
+# which knows its subject.
 Again = tuple[bytes, "bytes | None"] | EncodedColumns
 Flight = tuple["asyncio.Future[PubAck] | AckBatch", str, int, "Again | None"]
+
+
+def _flight(noted: Flight | AckFuture) -> Flight:
+    return noted if isinstance(noted, tuple) else (noted, noted._subject, 0, None)
 
 
 class Publisher(Sink):
@@ -98,7 +103,7 @@ class Publisher(Sink):
         self._last_serial = 0  # see _serial
         # Messages from this serial on were published since the link was lost.
         self._unsent_from = 0
-        self._pending: dict[int, Flight] = {}  # by serial
+        self._pending: dict[int, Flight | AckFuture] = {}  # by serial
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
         self._large: dict[int, int] = {}
         self._large_sent = self._large_done = 0
@@ -116,7 +121,7 @@ class Publisher(Sink):
         self._launcher: Launcher | None = None
         if speed is not None:
             self.factory, self.owner = ANSWERS, (self.factory, self.owner)
-            self._launcher = speed.Launcher(self._base_bytes, self._pending, asyncio.Future, client._loop)
+            self._launcher = speed.Launcher(self._base_bytes, self._pending, client._loop)
 
     @property
     def pending(self) -> int:
@@ -376,7 +381,7 @@ class Publisher(Sink):
         for message in items:
             try:
                 serial = int(message.subject[cut:])
-                flight = pending[serial]
+                flight = _flight(pending[serial])
             except (ValueError, KeyError):
                 continue  # expired, or a second ack of a message sent again; or nobody of ours asked for it
             if message._header is not None and is_no_responders(message):
@@ -415,14 +420,15 @@ class Publisher(Sink):
     def link_lost(self, error: JetsparkError) -> None:
         self._unsent_from = self._serial + 1
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
-        for serial, flight in list(self._pending.items()):
-            if flight[3] is None:
+        for serial, noted in list(self._pending.items()):
+            if _flight(noted)[3] is None:
                 self._fail(serial, lost)
         self._wake()
 
     def link_restored(self) -> None:
         limit = self.client._max_payload
-        for serial, (_, _, index, again) in list(self._pending.items()):
+        for serial, noted in list(self._pending.items()):
+            _, _, index, again = _flight(noted)
             # What was published meanwhile lay in the connection's buffer and has just been sent from there,
             # unless it is too large for the new server: then sending it fails it.
             if again is not None:
@@ -432,8 +438,9 @@ class Publisher(Sink):
         self._wake_connected()
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        for serial in [serial for serial, flight in list(self._pending.items()) if flight[1] == subject]:
-            self._fail(serial, error)
+        for serial, noted in list(self._pending.items()):
+            if _flight(noted)[1] == subject:
+                self._fail(serial, error)
         self._wake()
 
     def ended(self, error: JetsparkError | None) -> None:
@@ -482,10 +489,10 @@ class Publisher(Sink):
         return msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block
 
     def _send_again(self, serial: int) -> None:
-        flight = self._pending.get(serial)
-        if flight is None or self.client._link is None:
+        noted = self._pending.get(serial)
+        if noted is None or self.client._link is None:
             return  # acked meanwhile; or down again, then link_restored comes
-        _, subject, index, again = flight
+        _, subject, index, again = _flight(noted)
         if again is None:
             return
         data, block = again if isinstance(again, tuple) else again[index]
@@ -499,13 +506,13 @@ class Publisher(Sink):
         self._stats.resent += 1
 
     def _refused(self, serial: int, error: JetsparkError, *, again: bool) -> None:
-        if again and self._pending[serial][3] is not None:
+        if again and _flight(self._pending[serial])[3] is not None:
             self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, serial)
         else:
             self._fail(serial, error)
 
     def _fail(self, serial: int, error: JetsparkError) -> None:
-        target, _, index, _ = self._pending.pop(serial)
+        target, _, index, _ = _flight(self._pending.pop(serial))
         self._large_done += self._large.pop(serial, 0)
         self._stats.failed += 1
         self._failures += 1

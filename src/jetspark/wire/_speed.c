@@ -24,6 +24,7 @@
 #include "_speed_reply.h"
 #include "_speed_read.h"
 #include "_speed_rows.h"
+#include "_speed_ack.h"
 #include "_speed_publish.h"
 #include "_speed_launch.h"
 
@@ -81,9 +82,8 @@ PyMODINIT_FUNC PyInit__speed(void)
     name_set_result = PyUnicode_InternFromString("set_result");
     name_done = PyUnicode_InternFromString("done");
     name_acked = PyUnicode_InternFromString("acked_many");
-    zero = PyLong_FromLong(0);
     if (names_of_plain_ack == NULL || names_of_full_ack == NULL || no_arguments == NULL
-        || name_set_result == NULL || name_done == NULL || name_acked == NULL || zero == NULL)
+        || name_set_result == NULL || name_done == NULL || name_acked == NULL)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)

@@ -105,8 +105,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *inbox;
     PyObject *pending;
-    PyObject *future_class;
-    PyObject *keywords; /* {"loop": loop} */
+    PyObject *loop;
     uint64_t serial;    /* of the last message */
     /* Whoever calls `publish` while these allow it is served here; all others by `general`. */
     PyObject *general;
@@ -121,36 +120,30 @@ typedef struct {
     unsigned long thread; /* that armed it: the loop's */
 } Launcher;
 
-static PyObject *no_arguments, *zero;
-
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *inbox, *pending, *future_class, *loop;
+    PyObject *inbox, *pending, *loop;
     if ((kwargs != NULL && PyDict_GET_SIZE(kwargs))
-        || !PyArg_ParseTuple(args, "SO!OO", &inbox, &PyDict_Type, &pending, &future_class, &loop)) {
+        || !PyArg_ParseTuple(args, "SO!O", &inbox, &PyDict_Type, &pending, &loop)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "Launcher() takes no keyword arguments");
         return NULL;
     }
+    if (ready_ack_future() < 0)
+        return NULL;
     Launcher *self = (Launcher *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->inbox = Py_NewRef(inbox);
     self->pending = Py_NewRef(pending);
-    self->future_class = Py_NewRef(future_class);
-    self->keywords = Py_BuildValue("{sO}", "loop", loop);
-    if (self->keywords == NULL) {
-        Py_DECREF(self);
-        return NULL;
-    }
+    self->loop = Py_NewRef(loop);
     return (PyObject *)self;
 }
 
 static int launcher_traverse(Launcher *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->pending);
-    Py_VISIT(self->future_class);
-    Py_VISIT(self->keywords);
+    Py_VISIT(self->loop);
     Py_VISIT(self->general);
     Py_VISIT(self->prefixes);
     Py_VISIT(self->out);
@@ -160,8 +153,7 @@ static int launcher_traverse(Launcher *self, visitproc visit, void *arg)
 static int launcher_clear(Launcher *self)
 {
     Py_CLEAR(self->pending);
-    Py_CLEAR(self->future_class);
-    Py_CLEAR(self->keywords);
+    Py_CLEAR(self->loop);
     Py_CLEAR(self->general);
     Py_CLEAR(self->prefixes);
     Py_CLEAR(self->out);
@@ -177,25 +169,12 @@ static void launcher_dealloc(Launcher *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Making these may run any code: of finalizers, of the loop, of other threads. */
-static PyObject *make_flight(Launcher *self, PyObject *subject)
-{
-    /* With the same keywords each time: as a vector call it would make a dict of them each time. */
-    PyObject *future = PyObject_Call(self->future_class, no_arguments, self->keywords);
-    if (future == NULL)
-        return NULL;
-    PyObject *flight = PyTuple_Pack(4, future, subject, zero, Py_None);
-    Py_DECREF(future);
-    return flight;
-}
-
-/* Runs no code but ours. Takes over flight. */
+/* Runs no code but ours. Takes over future, and gives it back. */
 static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *key,
-                        PyObject *flight, PyObject *data)
+                        PyObject *future, PyObject *data)
 {
-    PyObject *future = Py_NewRef(PyTuple_GET_ITEM(flight, 0));
     PyObject *whole = frame(prefix, self->inbox, serial, data);
-    int failed = whole == NULL || PyDict_SetItem(self->pending, key, flight) < 0;
+    int failed = whole == NULL || PyDict_SetItem(self->pending, key, future) < 0;
     if (!failed && PyList_Append(out, whole) < 0) {
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
@@ -204,7 +183,6 @@ static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_
         PyErr_Restore(kind, error, trace);
         failed = 1;
     }
-    Py_DECREF(flight);
     Py_XDECREF(whole);
     if (failed)
         Py_CLEAR(future);
@@ -213,7 +191,7 @@ static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_
 
 PyDoc_STRVAR(launch_doc,
 "launch(out, prefix, serial, subject, data) -> future\n\n"
-"Append a whole publish to out, and note (future, subject, 0, None) in pending under its serial.");
+"Append a whole publish to out, and note the future of its ack in pending under its serial.");
 
 static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -225,8 +203,12 @@ static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize
     uint64_t serial = PyLong_AsUnsignedLongLong(args[2]);
     if (serial == (uint64_t)-1 && PyErr_Occurred())
         return NULL;
-    PyObject *flight = make_flight(self, args[3]);
-    return flight == NULL ? NULL : launch(self, args[0], args[1], serial, args[2], flight, args[4]);
+    if (self->loop == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the launcher is gone");
+        return NULL;
+    }
+    PyObject *future = make_future(self->loop, args[3]);
+    return future == NULL ? NULL : launch(self, args[0], args[1], serial, args[2], future, args[4]);
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve(count) -> int\n\nSerials for so many messages: the first of them.");
@@ -317,17 +299,18 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
 {
     if (nargs == 2 && names == NULL && PyUnicode_CheckExact(args[0]) && PyBytes_CheckExact(args[1])
         && may_launch(self, args[1])) {
-        PyObject *flight = make_flight(self, args[0]);
-        if (flight == NULL)
+        /* May collect garbage, and so run any code. */
+        PyObject *future = make_future(self->loop, args[0]);
+        if (future == NULL)
             return NULL;
         PyObject *prefix = may_launch(self, args[1]) ? PyDict_GetItemWithError(self->prefixes, args[0]) : NULL;
         if (prefix != NULL && PyBytes_CheckExact(prefix) && PyBytes_GET_SIZE(prefix) <= self->longest) {
             PyObject *key = PyLong_FromUnsignedLongLong(self->serial + 1);
             if (key == NULL) {
-                Py_DECREF(flight);
+                Py_DECREF(future);
                 return NULL;
             }
-            PyObject *future = launch(self, self->out, prefix, self->serial + 1, key, flight, args[1]);
+            future = launch(self, self->out, prefix, self->serial + 1, key, future, args[1]);
             Py_DECREF(key);
             if (future == NULL)
                 return NULL;
@@ -339,7 +322,7 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
             self->credit -= size;
             return make_ready(future);
         }
-        Py_DECREF(flight);
+        Py_DECREF(future);
         if (PyErr_Occurred())
             return NULL;
     }
@@ -377,7 +360,7 @@ static PyTypeObject LauncherType = {
     .tp_traverse = (traverseproc)launcher_traverse,
     .tp_clear = (inquiry)launcher_clear,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Launcher(inbox, pending, future_class, loop): sends messages whose acks come to inbox + serial.",
+    .tp_doc = "Launcher(inbox, pending, loop): sends messages whose acks come to inbox + serial.",
     .tp_methods = launcher_methods,
     .tp_members = launcher_members,
     .tp_new = launcher_new,

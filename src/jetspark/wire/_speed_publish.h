@@ -1,105 +1,6 @@
-/* Publishing: whole commands, the table of what has no ack so far, and the acks. Part of _speed.c. */
+/* Publishing: whole commands, and the table of what has no ack so far. Part of _speed.c. */
 
-/* Acks of publishes */
-
-typedef struct {
-    const char *stream;
-    const char *domain;
-    Py_ssize_t stream_len;
-    Py_ssize_t domain_len; /* 0: none */
-    int64_t seq;
-    int duplicate;
-} Ack;
-
-/* A JSON string without escapes: the place behind its closing quote, or NULL. */
-static const char *read_plain_string(const char *at, const char *end, const char **start, Py_ssize_t *len)
-{
-    if (at == end || *at != '"')
-        return NULL;
-    *start = ++at;
-    while (at < end && *at != '"') {
-        if ((unsigned char)*at < 0x20 || (unsigned char)*at > 0x7e || *at == '\\')
-            return NULL;
-        at++;
-    }
-    *len = at - *start;
-    return at < end ? at + 1 : NULL;
-}
-
-/* Whether it is {"stream": s, "seq": n} with perhaps "domain": s and "duplicate": true, in any order. What is
- * anything else, such as an error, is left to a real JSON parser. */
-static int read_ack(const char *at, Py_ssize_t size, Ack *ack)
-{
-    const char *end = at + size;
-    memset(ack, 0, sizeof *ack);
-    if (at == end || *at != '{')
-        return 0;
-    do {
-        const char *name;
-        Py_ssize_t len;
-        at++;
-        while (at < end && *at == ' ')
-            at++;
-        at = read_plain_string(at, end, &name, &len);
-        if (at == NULL || at == end || *at != ':')
-            return 0;
-        at++;
-        while (at < end && *at == ' ')
-            at++;
-        if (len == 6 && memcmp(name, "stream", 6) == 0 && ack->stream == NULL)
-            at = read_plain_string(at, end, &ack->stream, &ack->stream_len);
-        else if (len == 6 && memcmp(name, "domain", 6) == 0 && ack->domain == NULL)
-            at = read_plain_string(at, end, &ack->domain, &ack->domain_len);
-        else if (len == 3 && memcmp(name, "seq", 3) == 0 && ack->seq == 0) {
-            const char *digits = at;
-            while (at < end && *at >= '0' && *at <= '9')
-                at++;
-            /* JSON has no leading zeros, and an ack has no sequence 0. */
-            ack->seq = at > digits && *digits != '0' ? read_number(digits, at) : -1;
-            if (ack->seq < 0)
-                return 0;
-        }
-        else if (len == 9 && memcmp(name, "duplicate", 9) == 0 && !ack->duplicate && end - at > 4
-                 && memcmp(at, "true", 4) == 0) {
-            ack->duplicate = 1;
-            at += 4;
-        }
-        else
-            return 0;
-        if (at == NULL || at == end)
-            return 0;
-    } while (*at == ',');
-    return *at == '}' && at + 1 == end && ack->stream_len > 0 && ack->seq > 0
-           && (ack->domain == NULL || ack->domain_len > 0);
-}
-
-static PyObject *names_of_plain_ack, *names_of_full_ack, *name_set_result, *name_done, *name_acked;
-
-/* Give a future its ack; one that the user has cancelled keeps what it has. */
-static int set_result(PyObject *future, PyObject *ack)
-{
-    PyObject *set = PyObject_CallMethodOneArg(future, name_set_result, ack);
-    if (set != NULL) {
-        Py_DECREF(set);
-        return 0;
-    }
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1; /* an interrupt, which may come when the result is set already */
-    PyObject *kind, *error, *trace;
-    PyErr_Fetch(&kind, &error, &trace);
-    PyObject *done = PyObject_CallMethodNoArgs(future, name_done);
-    int is_done = done == NULL ? -1 : PyObject_IsTrue(done);
-    Py_XDECREF(done);
-    if (is_done == 1) {
-        Py_XDECREF(kind);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        return 0;
-    }
-    PyErr_Clear();
-    PyErr_Restore(kind, error, trace);
-    return -1;
-}
+static PyObject *name_acked;
 
 /* Acks of one batch and stream that came one after the other: the batch hears of them together. */
 typedef struct {
@@ -128,33 +29,11 @@ static int tell_batch(Together *together)
     return told == NULL ? -1 : 0;
 }
 
-static PyObject *make_ack(PyObject *kind, PyObject *stream, const Ack *ack)
-{
-    PyObject *seq = PyLong_FromLongLong(ack->seq);
-    if (seq == NULL)
-        return NULL;
-    PyObject *made = NULL;
-    if (ack->domain == NULL && !ack->duplicate) {
-        PyObject *values[3] = {NULL, stream, seq};
-        made = PyObject_Vectorcall(kind, values + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, names_of_plain_ack);
-    }
-    else {
-        PyObject *domain = ack->domain == NULL ? Py_NewRef(Py_None) : text(ack->domain, ack->domain_len);
-        if (domain != NULL) {
-            PyObject *values[5] = {NULL, stream, seq, domain, ack->duplicate ? Py_True : Py_False};
-            made = PyObject_Vectorcall(kind, values + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, names_of_full_ack);
-            Py_DECREF(domain);
-        }
-    }
-    Py_DECREF(seq);
-    return made;
-}
-
 PyDoc_STRVAR(rows_settle_doc,
 "settle(cut, pending, ack_class, batch_class) -> (acked, duplicates, others)\n\n"
 "Take each row for the answer to a publish whose serial is its subject from cut on. Those that say no more\n"
-"than \"stored\" are taken out of pending: serial -> (future or batch, ...), and the future gets its ack, the\n"
-"batch a count (acked_many). Others are the rows that say something else.");
+"than \"stored\" are taken out of pending: serial -> AckFuture or (future or batch, ...), and the future gets\n"
+"its ack, the batch a count (acked_many). Others are the rows that say something else.");
 
 static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -195,8 +74,9 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             continue; /* expired, or a second ack of a message sent again */
         }
         Ack ack;
-        if (row->header_len || !read_ack(row_data(row), row->data_len, &ack) || !PyTuple_Check(found)
-            || PyTuple_GET_SIZE(found) == 0) {
+        int is_future = AckFutureType != NULL && Py_IS_TYPE(found, AckFutureType);
+        if (row->header_len || !read_ack(row_data(row), row->data_len, &ack)
+            || (!is_future && (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) == 0))) {
             PyObject *index = PyLong_FromSsize_t(i);
             int failed = index == NULL || PyList_Append(others, index) < 0;
             Py_XDECREF(index);
@@ -217,6 +97,11 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             stream_bytes = ack.stream;
             stream_len = ack.stream_len;
         }
+        if (is_future) {
+            if (settle_future(flight, args[2], stream, &ack) < 0)
+                goto fail;
+            continue;
+        }
         PyObject *target = PyTuple_GET_ITEM(flight, 0);
         if (Py_IS_TYPE(target, (PyTypeObject *)args[3])) {
             if (together.batch != target || together.stream != stream) {
@@ -228,7 +113,11 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             together.duplicates += ack.duplicate;
             continue;
         }
-        PyObject *made = make_ack(args[2], stream, &ack);
+        PyObject *domain = ack.domain == NULL ? NULL : text(ack.domain, ack.domain_len);
+        if (ack.domain != NULL && domain == NULL)
+            goto fail;
+        PyObject *made = make_ack(args[2], stream, domain, ack.seq, ack.duplicate);
+        Py_XDECREF(domain);
         if (made == NULL)
             goto fail;
         int failed = set_result(target, made);
