@@ -18,8 +18,8 @@ from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish import publish_headers
-from jetspark.jetstream.publisher import LARGE
 from jetspark.jetstream.publisher import Publisher as AsyncPublisher
+from jetspark.jetstream.publisher_acks import LARGE
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:

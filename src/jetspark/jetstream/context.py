@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
+from jetspark.jetstream import stored
 from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.advisory_feed import Advisories
 from jetspark.jetstream.api import Api
@@ -538,7 +539,12 @@ class JetStream:
         quarter of ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a
         sequence are never sent again.
         """
-        return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
+        return Publisher(
+            self._client, window=window, ack_timeout=ack_timeout, retry=retry, lookup=self._stored_payload
+        )
+
+    async def _stored_payload(self, stream: str, seq: int) -> bytes:
+        return (await stored.get_by_api(self._api, stream, stored.message_request(seq=seq))).data
 
 
 def _subject_filter(subject: str | None) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 Theory of operation
 -------------------
-All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for.
-A message costs a dictionary entry and a future, nothing else: no task, no timer, no closure. One timer for
-the whole publisher finds acks that never came: at each tick it notes how far publishing has got, and what
-was sent before a note older than ``ack_timeout`` has expired.
+All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for, or
+which of a few that were sent together. A message costs a dictionary entry and a future, nothing else: no
+task, no timer, no closure. What becomes of it is written in :mod:`jetspark.jetstream.publisher_acks`.
 
 What becomes of a message whose ack is lost with the connection nobody can know; so its future fails with
 :class:`~jetspark.errors.ConnectionLost`, unless it has a ``msg_id`` and ``retry`` is on: then it is sent
@@ -22,111 +21,58 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Self
 
 from jetspark.connection.core import FLUSH_AT, HeadersLike
-from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import Sink
-from jetspark.errors import (
-    ConnectionClosed,
-    ConnectionLost,
-    InvalidArgument,
-    JetsparkError,
-    OutboundBufferFull,
-    ProtocolError,
-    RequestTimeout,
-)
-from jetspark.jetstream.errors import ApiError, NoStreamResponse
-from jetspark.jetstream.puback import PubAck, decode_puback
-from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT, Expect, publish_headers
+from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, OutboundBufferFull
+from jetspark.jetstream.publish import Expect, publish_headers
 from jetspark.jetstream.publish_many import AckBatch, Columns, EncodedColumns, Publishing, encode
+from jetspark.jetstream.publisher_acks import LARGE, AwaitedAcks
 from jetspark.jetstream.publisher_stats import PublisherStats, PublishFailed
-from jetspark.wire._backend import speed
-from jetspark.wire.columns import ANSWERS, PackedColumns
-from jetspark.wire.commands import MAX_TARGET
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     from jetspark.connection.client import Connection
+    from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
-    from jetspark.wire._speed import AckFuture, Launcher
-    from jetspark.wire.columns import AnyColumns
 
 DEFAULT_WINDOW = 4000
 _CRLF = b"\r\n"
 # The compiled core makes one piece of a message; a large one is better not copied once more.
 _COPIED = 4096
-# A stream takes in 128 MiB ahead of its disk (max_buffered_size) and refuses the rest; so large messages are
-# counted in bytes too. Smaller ones fill the default window long before they fill that.
-LARGE = 16_384
-MAX_LARGE_BYTES = 32 * 1_048_576
-# Of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
-_EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
 
-# A message without an ack so far: who wants its ack; the subject, for errors that name it; its place in a
-# batch; data and header block to send again, or where they are (None: never send it again). A plain tuple,
-# which the compiled core takes apart too. Of a plain message it notes no more than the future (AckFuture),
-# which knows its subject.
-Again = tuple[bytes, "bytes | None"] | EncodedColumns
-Flight = tuple["asyncio.Future[PubAck] | AckBatch", str, int, "Again | None"]
-
-
-def _flight(noted: Flight | AckFuture) -> Flight:
-    return noted if isinstance(noted, tuple) else (noted, noted._subject, 0, None)
-
-
-class Publisher(Sink):
+class Publisher(AwaitedAcks):
     """See the module. Made by ``js.publisher()``; use it with ``async with``."""
 
-    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
+    def __init__(
+        self,
+        client: Connection,
+        *,
+        window: int,
+        ack_timeout: float,
+        retry: bool,
+        lookup: Callable[[str, int], Awaitable[bytes]] | None = None,
+    ) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise InvalidArgument("window", window, "must be a positive integer")
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not ack_timeout > 0:
             raise InvalidArgument("ack_timeout", ack_timeout, "must be a positive number of seconds")
         if not isinstance(retry, bool):
             raise InvalidArgument("retry", retry, "must be True or False")
-        self._base = client.new_inbox() + "."
-        super().__init__(client, self._base + "*")
-        self._base_bytes = self._base.encode()
-        self._overhead = len(self._base_bytes) + 40  # bytes of a publish beside its data, about
-        self._window = window
-        self._ack_timeout = float(ack_timeout)
-        self._retry = retry
-        self._last_serial = 0  # see _serial
-        # Messages from this serial on were published since the link was lost.
-        self._unsent_from = 0
-        self._pending: dict[int, Flight | AckFuture] = {}  # by serial
-        # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
-        self._large: dict[int, int] = {}
-        self._large_sent = self._large_done = 0
-        self._marks: deque[tuple[float, int]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._space: list[asyncio.Future[None]] = []
-        self._connected: list[asyncio.Future[None]] = []
-        self._stats = PublisherStats()
-        self._failures = 0
-        self._first_failure: JetsparkError | None = None
+        super().__init__(client, window=window, ack_timeout=float(ack_timeout), retry=retry)
+        self._lookup = lookup  # the payload that a stream has at a sequence
         self._open = False
         self._ended_by: JetsparkError | None = None
-        # The server takes so long a line; the serial has 20 digits at most.
-        self._longest_prefix = MAX_TARGET - len(self._base_bytes) - 21
-        self._launcher: Launcher | None = None
-        if speed is not None:
-            self.factory, self.owner = ANSWERS, (self.factory, self.owner)
-            self._launcher = speed.Launcher(self._base_bytes, self._pending, client._loop)
 
     @property
     def pending(self) -> int:
         """Messages without an ack so far."""
-        return len(self._pending)
+        return self._in_flight
 
     @property
     def stats(self) -> PublisherStats:
@@ -134,7 +80,7 @@ class Publisher(Sink):
         return replace(self._stats, published=self._stats.published + self.uncounted)
 
     def __repr__(self) -> str:
-        return f"Publisher(window={self._window}, pending={len(self._pending)})"
+        return f"Publisher(window={self._window}, pending={self._in_flight})"
 
     async def __aenter__(self) -> Self:
         self.client._check_open()
@@ -176,7 +122,7 @@ class Publisher(Sink):
         """
         if not self._open:
             raise ConnectionClosed(self._why_closed())
-        while len(self._pending) >= self._window or self._large_sent - self._large_done > MAX_LARGE_BYTES:
+        while self._full:
             await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
@@ -299,7 +245,7 @@ class Publisher(Sink):
         while start < count:
             # A good part of the window at once: few rows cost as much as many.
             step = min(encoded.step, count - start, 1 + self._window // 4)
-            while self._full or self._window - len(pending) < step:
+            while self._full or self._window - self._in_flight < step:
                 await self._wait_room()
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
@@ -344,228 +290,15 @@ class Publisher(Sink):
             self._failures, self._first_failure = 0, None
             raise error
 
-    # What the connection calls
-
-    @property
-    def uncounted(self) -> int:
-        return 0 if self._launcher is None else self._launcher.count
-
-    def deliver_columns(self, columns: AnyColumns) -> None:
-        self._tally()
-        rows: Iterable[int] = range(len(columns))
-        if isinstance(columns, PackedColumns) and not self._large:
-            acked, duplicates, rows = columns.rows.settle(
-                len(self._base_bytes), self._pending, PubAck, AckBatch
-            )
-            self._stats.acked += acked
-            self._stats.duplicates += duplicates
-            if not rows:
-                self._wake()
-                return
-        make, owner = self.owner
-        subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
-        self.deliver(
-            [
-                make(
-                    subjects[row].decode("utf-8", "surrogateescape"), "", datas[row], headers.get(row), owner
-                )
-                for row in rows
-            ],
-            columns.nbytes,
-        )
-
-    def deliver(self, items: list[Any], nbytes: int) -> None:
-        pending, large, cut = self._pending, self._large, len(self._base)
-        decode, quick = PubAck.from_response, decode_puback
-        acked = 0
-        for message in items:
-            try:
-                serial = int(message.subject[cut:])
-                flight = _flight(pending[serial])
-            except (ValueError, KeyError):
-                continue  # expired, or a second ack of a message sent again; or nobody of ours asked for it
-            if message._header is not None and is_no_responders(message):
-                self._refused(serial, NoStreamResponse(flight[1]), again=True)
-                continue
-            try:
-                try:
-                    ack = quick(message.data)
-                except msgspec.DecodeError:
-                    ack = decode(message.data)
-                if not ack.seq:
-                    # An ack has a sequence; what has none may be an error, which names its stream too.
-                    ack = decode(message.data)
-            except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-                error = failure if isinstance(failure, JetsparkError) else ProtocolError(str(failure))
-                # Such as "this msg_id is in process": what we sent before the link broke is still on its way.
-                self._refused(serial, error, again=isinstance(error, ApiError) and error.retryable)
-                continue
-            del pending[serial]
-            if large:
-                self._large_done += large.pop(serial, 0)
-            acked += 1
-            if ack.duplicate:
-                self._stats.duplicates += 1
-            target = flight[0]
-            if isinstance(target, AckBatch):
-                target.acked_many(ack.stream, 1, ack.duplicate)
-            elif not target.done():  # the user may have cancelled it
-                target.set_result(ack)
-        self._stats.acked += acked
-        self._wake()
-
-    def link_dropped(self) -> None:
-        self._revoke()
-
-    def link_lost(self, error: JetsparkError) -> None:
-        self._unsent_from = self._serial + 1
-        lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
-        for serial, noted in list(self._pending.items()):
-            if _flight(noted)[3] is None:
-                self._fail(serial, lost)
-        self._wake()
-
-    def link_restored(self) -> None:
-        limit = self.client._max_payload
-        for serial, noted in list(self._pending.items()):
-            _, _, index, again = _flight(noted)
-            # What was published meanwhile lay in the connection's buffer and has just been sent from there,
-            # unless it is too large for the new server: then sending it fails it.
-            if again is not None:
-                data, block = again if isinstance(again, tuple) else again[index]
-                if serial < self._unsent_from or len(data) + len(block or b"") > limit:
-                    self._send_again(serial)
-        self._wake_connected()
-
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        for serial, noted in list(self._pending.items()):
-            if _flight(noted)[1] == subject:
-                self._fail(serial, error)
-        self._wake()
-
     def ended(self, error: JetsparkError | None) -> None:
         self._close(error or ConnectionClosed("the connection was closed before the ack came"))
 
     # Internals
 
-    @property
-    def _serial(self) -> int:
-        """Of the last message."""
-        return self._last_serial if self._launcher is None else self._launcher.serial
-
-    def _reserve(self, count: int) -> int:
-        """Serials for so many messages: the first of them."""
-        if self._launcher is not None:
-            return self._launcher.reserve(count)
-        # Threads do this too. In one statement without a call, none gets in between.
-        self._last_serial = last = self._last_serial + count
-        return last - count + 1
-
-    def _tally(self) -> None:
-        """Count what the compiled core has sent by itself."""
-        if self._launcher is not None:
-            count, size = self._launcher.tally()
-            if count:
-                client = self.client
-                self._stats.published += count
-                client._stats.out_msgs += count
-                if client._out:  # else it is written already
-                    client._out_size += size
-
-    def _revoke(self) -> None:
-        """Have the next message come to ``publish``."""
-        if self._launcher is not None:
-            self._tally()
-            self._launcher.revoke()
-
     def _why_closed(self) -> str:
         if self._ended_by is None:
             return "the publisher is not open; use it with 'async with'"
         return f"the publisher is closed: {self._ended_by}"
-
-    @staticmethod
-    def _may_resend(msg_id: str | None, block: bytes | None) -> bool:
-        """Whether a second copy is harmless."""
-        return msg_id is not None and block is not None and _EXPECTED_SEQUENCE not in block
-
-    def _send_again(self, serial: int) -> None:
-        noted = self._pending.get(serial)
-        if noted is None or self.client._link is None:
-            return  # acked meanwhile; or down again, then link_restored comes
-        _, subject, index, again = _flight(noted)
-        if again is None:
-            return
-        data, block = again if isinstance(again, tuple) else again[index]
-        try:
-            self.client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
-        except JetsparkError as error:
-            # The server connected now takes less than the one before.
-            self._fail(serial, error)
-            self._wake()
-            return
-        self._stats.resent += 1
-
-    def _refused(self, serial: int, error: JetsparkError, *, again: bool) -> None:
-        if again and _flight(self._pending[serial])[3] is not None:
-            self.client._loop.call_later(DEFAULT_RETRY_WAIT, self._send_again, serial)
-        else:
-            self._fail(serial, error)
-
-    def _fail(self, serial: int, error: JetsparkError) -> None:
-        target, _, index, _ = _flight(self._pending.pop(serial))
-        self._large_done += self._large.pop(serial, 0)
-        self._stats.failed += 1
-        self._failures += 1
-        if self._first_failure is None:
-            self._first_failure = error
-        if isinstance(target, AckBatch):
-            target.failed(index, error)
-        elif not target.done():
-            target.set_exception(error)
-            # Marks it as seen: flush reports it to those who threw the future away.
-            target.exception()
-
-    def _tick(self) -> None:
-        now = self.client._loop.time()
-        self._marks.append((now, self._serial))
-        expired = 0
-        while self._marks and now - self._marks[0][0] >= self._ack_timeout:
-            expired = self._marks.popleft()[1]
-        self._resend_overdue(now)
-        if expired:
-            for serial in self._up_to(expired):
-                self._fail(
-                    serial,
-                    RequestTimeout(
-                        f"no ack within ack_timeout={self._ack_timeout:g}s; the message may be stored"
-                    ),
-                )
-            self._wake()
-        self._timer = self.client._loop.call_later(self._ack_timeout / 8, self._tick)
-
-    def _up_to(self, last: int) -> list[int]:
-        """Serials without an ack, up to this one."""
-        # A copy: threads publish meanwhile.
-        return list(itertools.takewhile(lambda serial: serial <= last, list(self._pending)))
-
-    def _resend_overdue(self, now: float) -> None:
-        """A leader that died took its acks along, and no connection broke to tell of it."""
-        overdue = 0
-        for marked, serial in self._marks:
-            if now - marked < self._ack_timeout / 4:
-                break
-            overdue = serial
-        for serial in self._up_to(overdue):
-            self._send_again(serial)
-
-    @property
-    def _full(self) -> bool:
-        return len(self._pending) >= self._window or self._large_sent - self._large_done > MAX_LARGE_BYTES
-
-    def _note_large(self, serial: int, size: int) -> None:
-        self._large[serial] = size
-        self._large_sent += size
-        self._revoke()
 
     async def _wait_room(self) -> None:
         """Sleep until some acks have come and there is room for another message."""
@@ -594,19 +327,6 @@ class Publisher(Sink):
         if not self._open:
             raise ConnectionClosed(self._why_closed())
 
-    def _wake_connected(self) -> None:
-        waiters, self._connected = self._connected, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _wake(self) -> None:
-        if self._space and not self._full:
-            waiters, self._space = self._space, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
     def _close(self, error: JetsparkError) -> None:
         if not self._open:
             return
@@ -620,5 +340,7 @@ class Publisher(Sink):
         self.client._remove_sink(self)
         for serial in list(self._pending):
             self._fail(serial, error)
+        for task in self._lookups:
+            task.cancel()
         self._wake()
         self._wake_connected()

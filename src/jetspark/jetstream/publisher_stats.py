@@ -19,6 +19,28 @@ class PublishFailed(JetsparkError):
         self.first = first
 
 
+class PublishUnclear(JetsparkError):
+    """Some of a few messages that share their answers were refused, and nobody can say which.
+
+    Only when the stream refuses a message while others of the same moment wait for its replicas, and it may
+    not be read: permission for ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain. ``count`` messages;
+    ``sequences`` of those that are stored; ``refusal`` is the first.
+    """
+
+    def __init__(
+        self, count: int, sequences: list[int], refusal: JetsparkError, why: JetsparkError | None
+    ) -> None:
+        reason = f"; the stream could not be asked: {why}" if why is not None else ""
+        super().__init__(
+            f"{len(sequences)} of {count} messages that were sent together are stored, at "
+            f"{', '.join(map(str, sequences))}; the others were refused: {refusal}{reason}"
+        )
+        self.count = count
+        self.sequences = sequences
+        self.refusal = refusal
+        self.why = why
+
+
 @dataclass(slots=True)
 class PublisherStats:
     """Counters of one publisher."""

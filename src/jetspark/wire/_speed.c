@@ -26,7 +26,9 @@
 #include "_speed_rows.h"
 #include "_speed_ack.h"
 #include "_speed_publish.h"
+#include "_speed_group.h"
 #include "_speed_launch.h"
+#include "_speed_settle.h"
 
 static PyMethodDef rows_methods[] = {
     {"read", (PyCFunction)(void (*)(void))rows_read, METH_FASTCALL, rows_read_doc},
@@ -74,7 +76,8 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__speed(void)
 {
-    if (PyType_Ready(&RowsType) < 0 || PyType_Ready(&ReadyType) < 0 || PyType_Ready(&LauncherType) < 0)
+    if (PyType_Ready(&RowsType) < 0 || PyType_Ready(&ReadyType) < 0 || PyType_Ready(&LauncherType) < 0
+        || PyType_Ready(&GroupType) < 0)
         return NULL;
     names_of_plain_ack = Py_BuildValue("(ss)", "stream", "seq");
     names_of_full_ack = Py_BuildValue("(ssss)", "stream", "seq", "domain", "duplicate");
@@ -89,7 +92,8 @@ PyMODINIT_FUNC PyInit__speed(void)
     if (module == NULL)
         return NULL;
     if (PyModule_AddObjectRef(module, "Rows", (PyObject *)&RowsType) < 0
-        || PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0) {
+        || PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0
+        || PyModule_AddObjectRef(module, "Group", (PyObject *)&GroupType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

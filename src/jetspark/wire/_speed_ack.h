@@ -129,6 +129,7 @@ typedef struct {
     PyObject *stream;
     PyObject *domain;
     int64_t seq;
+    Py_ssize_t size; /* of the message */
     int duplicate;
 } Seal;
 
@@ -168,24 +169,21 @@ static int wake(PyObject *self)
 }
 
 /* Its ack has come. */
-static int settle_future(PyObject *self, PyObject *kind, PyObject *stream, const Ack *ack)
+static int settle_future(PyObject *self, PyObject *kind, PyObject *stream, PyObject *domain, int64_t seq,
+                         int duplicate)
 {
     Seal *seal = seal_of(self);
-    if (seal->loop != NULL && Py_REFCNT(self) == 1)
-        return 0; /* nobody will ever ask */
-    PyObject *domain = NULL;
-    if (ack->domain != NULL && (domain = text(ack->domain, ack->domain_len)) == NULL)
-        return -1;
     if (seal->loop != NULL) {
+        if (Py_REFCNT(self) == 1)
+            return 0; /* nobody will ever ask */
         Py_XSETREF(seal->kind, Py_NewRef(kind));
         Py_XSETREF(seal->stream, Py_NewRef(stream));
-        Py_XSETREF(seal->domain, domain);
-        seal->seq = ack->seq;
-        seal->duplicate = ack->duplicate;
+        Py_XSETREF(seal->domain, Py_XNewRef(domain));
+        seal->seq = seq;
+        seal->duplicate = duplicate;
         return 0;
     }
-    PyObject *made = make_ack(kind, stream, domain, ack->seq, ack->duplicate);
-    Py_XDECREF(domain);
+    PyObject *made = make_ack(kind, stream, domain, seq, duplicate);
     if (made == NULL)
         return -1;
     int failed = set_result(self, made);
@@ -193,12 +191,13 @@ static int settle_future(PyObject *self, PyObject *kind, PyObject *stream, const
     return failed;
 }
 
-static PyObject *make_future(PyObject *loop, PyObject *subject)
+static PyObject *make_future(PyObject *loop, PyObject *subject, Py_ssize_t size)
 {
     PyObject *self = AckFutureType->tp_alloc(AckFutureType, 0);
     if (self != NULL) {
         seal_of(self)->loop = Py_NewRef(loop);
         seal_of(self)->subject = Py_NewRef(subject);
+        seal_of(self)->size = size;
     }
     return self;
 }

@@ -118,7 +118,35 @@ typedef struct {
     Py_ssize_t count;   /* messages sent so, and their bytes, that nobody has been told of */
     Py_ssize_t size;
     unsigned long thread; /* that armed it: the loop's */
+    /* Groups begin when so many acks of lone messages have come, all from one stream, and have as large messages
+     * as those had. */
+    Group *group; /* that may grow; or NULL */
+    Py_ssize_t grouped; /* messages that are in pending only by the first of their group */
+    Py_ssize_t alone;
+    Py_ssize_t proven;
+    PyObject *stream;
 } Launcher;
+
+static PyTypeObject LauncherType;
+
+/* The ack of a lone message. */
+static int launcher_heard(Launcher *self, PyObject *stream, PyObject *future, const Ack *ack)
+{
+    if (self->stream == NULL)
+        self->stream = Py_NewRef(stream);
+    else if (self->stream != stream) {
+        int same = same_text(self->stream, ack->stream, ack->stream_len);
+        if (same < 0)
+            return -1;
+        if (!same)
+            self->alone = PY_SSIZE_T_MAX; /* for good: its messages go to several streams */
+    }
+    if (self->alone > 0 && self->alone < PY_SSIZE_T_MAX)
+        self->alone--;
+    if (seal_of(future)->size > self->proven)
+        self->proven = seal_of(future)->size;
+    return 0;
+}
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -147,6 +175,7 @@ static int launcher_traverse(Launcher *self, visitproc visit, void *arg)
     Py_VISIT(self->general);
     Py_VISIT(self->prefixes);
     Py_VISIT(self->out);
+    Py_VISIT(self->group);
     return 0;
 }
 
@@ -157,6 +186,7 @@ static int launcher_clear(Launcher *self)
     Py_CLEAR(self->general);
     Py_CLEAR(self->prefixes);
     Py_CLEAR(self->out);
+    Py_CLEAR(self->group);
     self->credit = 0;
     return 0;
 }
@@ -166,27 +196,29 @@ static void launcher_dealloc(Launcher *self)
     PyObject_GC_UnTrack(self);
     launcher_clear(self);
     Py_CLEAR(self->inbox);
+    Py_CLEAR(self->stream);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Runs no code but ours. Takes over future, and gives it back. */
-static PyObject *launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *key,
-                        PyObject *future, PyObject *data)
+/* Send a message whose reply has this serial, under which entry is noted (NULL: it has been). Runs no code but
+ * ours. */
+static int launch(Launcher *self, PyObject *out, PyObject *prefix, uint64_t serial, PyObject *entry,
+                  PyObject *data)
 {
-    PyObject *whole = frame(prefix, self->inbox, serial, data);
-    int failed = whole == NULL || PyDict_SetItem(self->pending, key, future) < 0;
+    PyObject *key = PyLong_FromUnsignedLongLong(serial);
+    PyObject *whole = key == NULL ? NULL : frame(prefix, self->inbox, serial, data);
+    int failed = whole == NULL || (entry != NULL && PyDict_SetItem(self->pending, key, entry) < 0);
     if (!failed && PyList_Append(out, whole) < 0) {
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
-        if (PyDict_DelItem(self->pending, key) < 0)
+        if (entry != NULL && PyDict_DelItem(self->pending, key) < 0)
             PyErr_Clear();
         PyErr_Restore(kind, error, trace);
         failed = 1;
     }
+    Py_XDECREF(key);
     Py_XDECREF(whole);
-    if (failed)
-        Py_CLEAR(future);
-    return future;
+    return failed ? -1 : 0;
 }
 
 PyDoc_STRVAR(launch_doc,
@@ -207,8 +239,10 @@ static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize
         PyErr_SetString(PyExc_RuntimeError, "the launcher is gone");
         return NULL;
     }
-    PyObject *future = make_future(self->loop, args[3]);
-    return future == NULL ? NULL : launch(self, args[0], args[1], serial, args[2], future, args[4]);
+    PyObject *future = make_future(self->loop, args[3], PyBytes_GET_SIZE(args[4]));
+    if (future != NULL && launch(self, args[0], args[1], serial, future, args[4]) < 0)
+        Py_CLEAR(future);
+    return future;
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve(count) -> int\n\nSerials for so many messages: the first of them.");
@@ -264,6 +298,7 @@ static PyObject *launcher_grant(Launcher *self, PyObject *const *args, Py_ssize_
     Py_XSETREF(self->out, Py_NewRef(args[0]));
     self->credit = credit;
     self->limit = limit;
+    Py_CLEAR(self->group); /* what is answered together is sent together */
     Py_RETURN_NONE;
 }
 
@@ -272,6 +307,7 @@ PyDoc_STRVAR(revoke_doc, "revoke()\n\nTake back what was granted.");
 static PyObject *launcher_revoke(Launcher *self, PyObject *ignored)
 {
     self->credit = 0;
+    Py_CLEAR(self->group);
     Py_RETURN_NONE;
 }
 
@@ -288,7 +324,59 @@ static PyObject *launcher_tally(Launcher *self, PyObject *ignored)
 static int may_launch(Launcher *self, PyObject *data)
 {
     return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && PyList_GET_SIZE(self->out)
-           && PyDict_GET_SIZE(self->pending) < self->window && PyThread_get_thread_ident() == self->thread;
+           && PyDict_GET_SIZE(self->pending) + self->grouped < self->window
+           && PyThread_get_thread_ident() == self->thread;
+}
+
+PyDoc_STRVAR(isolate_doc,
+"isolate(count)\n\n"
+"Begin no group before the acks of so many lone messages have come.");
+
+static PyObject *launcher_isolate(Launcher *self, PyObject *argument)
+{
+    Py_ssize_t count = PyLong_AsSsize_t(argument);
+    if (count < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "count must not be negative");
+        return NULL;
+    }
+    if (count > self->alone)
+        self->alone = count;
+    Py_CLEAR(self->group);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(disband_doc,
+"disband(group) -> futures\n\n"
+"Of a group that somebody else has taken out of pending, and settles.");
+
+static PyObject *launcher_disband(Launcher *self, PyObject *argument)
+{
+    if (!Py_IS_TYPE(argument, &GroupType)) {
+        PyErr_SetString(PyExc_TypeError, "disband(Group)");
+        return NULL;
+    }
+    Group *group = (Group *)argument;
+    PyObject *futures = group_list(group, group->futures);
+    if (futures != NULL && !group->ended) {
+        self->grouped -= group->count - 1;
+        group_clear(group);
+    }
+    return futures;
+}
+
+static int may_share(Launcher *self, PyObject *data)
+{
+    return self->alone == 0 && PyBytes_GET_SIZE(data) <= self->proven;
+}
+
+/* The group that the message can join, or NULL. */
+static Group *group_for(Launcher *self, PyObject *subject, PyObject *data)
+{
+    Group *group = self->group;
+    if (group == NULL || group->ended || group->count == MOST_TOGETHER || !may_share(self, data))
+        return NULL;
+    return group->subject == subject || PyUnicode_Compare(group->subject, subject) == 0 ? group : NULL;
 }
 
 PyDoc_STRVAR(publish_doc,
@@ -299,30 +387,55 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
 {
     if (nargs == 2 && names == NULL && PyUnicode_CheckExact(args[0]) && PyBytes_CheckExact(args[1])
         && may_launch(self, args[1])) {
-        /* May collect garbage, and so run any code. */
-        PyObject *future = make_future(self->loop, args[0]);
+        PyObject *subject = args[0], *data = args[1];
+        Group *fresh = NULL;
+        /* These may collect garbage, and so run any code. */
+        PyObject *future = make_future(self->loop, subject, PyBytes_GET_SIZE(data));
         if (future == NULL)
             return NULL;
-        PyObject *prefix = may_launch(self, args[1]) ? PyDict_GetItemWithError(self->prefixes, args[0]) : NULL;
-        if (prefix != NULL && PyBytes_CheckExact(prefix) && PyBytes_GET_SIZE(prefix) <= self->longest) {
-            PyObject *key = PyLong_FromUnsignedLongLong(self->serial + 1);
-            if (key == NULL) {
+        if (may_share(self, data) && group_for(self, subject, data) == NULL) {
+            fresh = make_group(subject);
+            if (fresh == NULL) {
                 Py_DECREF(future);
                 return NULL;
             }
-            future = launch(self, self->out, prefix, self->serial + 1, key, future, args[1]);
-            Py_DECREF(key);
-            if (future == NULL)
+        }
+        PyObject *prefix = may_launch(self, data) ? PyDict_GetItemWithError(self->prefixes, subject) : NULL;
+        if (prefix != NULL && PyBytes_CheckExact(prefix) && PyBytes_GET_SIZE(prefix) <= self->longest) {
+            uint64_t serial = self->serial + 1;
+            Group *group = group_for(self, subject, data);
+            int failed;
+            if (group != NULL) {
+                failed = launch(self, self->out, prefix, group->serial, NULL, data);
+                if (!failed)
+                    self->grouped++;
+            }
+            else if (fresh != NULL) {
+                group = fresh;
+                group->serial = serial;
+                failed = launch(self, self->out, prefix, serial, (PyObject *)group, data);
+                if (!failed)
+                    Py_XSETREF(self->group, (Group *)Py_NewRef(group));
+            }
+            else
+                failed = launch(self, self->out, prefix, serial, future, data);
+            if (!failed && group != NULL)
+                group_add(group, future, data);
+            Py_XDECREF(fresh);
+            if (failed) {
+                Py_DECREF(future);
                 return NULL;
+            }
             Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
-            size += PyBytes_GET_SIZE(args[1]);
-            self->serial++;
+            size += PyBytes_GET_SIZE(data);
+            self->serial = serial;
             self->count++;
             self->size += size;
             self->credit -= size;
             return make_ready(future);
         }
         Py_DECREF(future);
+        Py_XDECREF(fresh);
         if (PyErr_Occurred())
             return NULL;
     }
@@ -341,6 +454,8 @@ static PyMethodDef launcher_methods[] = {
     {"arm", (PyCFunction)launcher_arm, METH_VARARGS, arm_doc},
     {"grant", (PyCFunction)(void (*)(void))launcher_grant, METH_FASTCALL, grant_doc},
     {"revoke", (PyCFunction)launcher_revoke, METH_NOARGS, revoke_doc},
+    {"isolate", (PyCFunction)launcher_isolate, METH_O, isolate_doc},
+    {"disband", (PyCFunction)launcher_disband, METH_O, disband_doc},
     {"tally", (PyCFunction)launcher_tally, METH_NOARGS, tally_doc},
     {"publish", (PyCFunction)(void (*)(void))launcher_publish, METH_FASTCALL | METH_KEYWORDS, publish_doc},
     {NULL, NULL, 0, NULL},
@@ -349,6 +464,7 @@ static PyMethodDef launcher_methods[] = {
 static PyMemberDef launcher_members[] = {
     {"serial", T_ULONGLONG, offsetof(Launcher, serial), READONLY, "The number of the last message."},
     {"count", T_PYSSIZET, offsetof(Launcher, count), READONLY, "Messages that tally would tell of."},
+    {"grouped", T_PYSSIZET, offsetof(Launcher, grouped), READONLY, "Messages that stand behind others in pending."},
     {NULL, 0, 0, 0, NULL},
 };
 
