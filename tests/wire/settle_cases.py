@@ -100,9 +100,9 @@ def rows_of(answers: Sequence[Answer]) -> Any:
     return columns.rows
 
 
-def settle(answers: Sequence[Answer], pending: dict[int, Any]) -> Any:
+def settle(answers: Sequence[Answer], pending: dict[int, Any], launcher: Any = None) -> Any:
     """By the compiled core alone."""
-    return rows_of(answers).settle(len(INBOX), pending, PubAck, Batch)
+    return rows_of(answers).settle(len(INBOX), pending, PubAck, Batch, launcher)
 
 
 def serial_of(token: bytes) -> int | None:

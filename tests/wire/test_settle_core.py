@@ -214,10 +214,10 @@ if speed is not None:
 
         odd = Odd()
         with pytest.raises(ValueError, match="mine"):
-            rows_of([to(1, PLAIN[0])]).settle(len(INBOX), {1: (odd, "s", 0, None)}, PubAck, Odd)
+            rows_of([to(1, PLAIN[0])]).settle(len(INBOX), {1: (odd, "s", 0, None)}, PubAck, Odd, None)
         other = {1: (odd, "s", 0, None), 2: (Odd(), "s", 0, None)}
         with pytest.raises(ValueError, match="mine"):
-            rows_of([to(1, PLAIN[0]), to(2, PLAIN[0])]).settle(len(INBOX), other, PubAck, Odd)
+            rows_of([to(1, PLAIN[0]), to(2, PLAIN[0])]).settle(len(INBOX), other, PubAck, Odd, None)
 
     @pytest.mark.parametrize("flight", [None, [], (), "text", [Target(), "s", 0, None]])
     def test_what_is_no_flight_is_left(flight: Any) -> None:
@@ -230,17 +230,18 @@ if speed is not None:
         [
             (),
             (0,),
-            (0, {}, PubAck),
+            (0, {}, PubAck, Batch),
+            (0, {}, PubAck, Batch, None, 1),
             (0, {}, PubAck, Batch, 1),
-            ("0", {}, PubAck, Batch),
-            (0.0, {}, PubAck, Batch),
-            (None, {}, PubAck, Batch),
-            (0, [], PubAck, Batch),
-            (0, None, PubAck, Batch),
-            (0, {}, PubAck, Batch()),
-            (0, {}, PubAck, None),
-            (0, {}, None, Batch),
-            (0, {}, "PubAck", Batch),
+            ("0", {}, PubAck, Batch, None),
+            (0.0, {}, PubAck, Batch, None),
+            (None, {}, PubAck, Batch, None),
+            (0, [], PubAck, Batch, None),
+            (0, None, PubAck, Batch, None),
+            (0, {}, PubAck, Batch(), None),
+            (0, {}, PubAck, None, None),
+            (0, {}, None, Batch, None),
+            (0, {}, "PubAck", Batch, None),
         ],
     )
     def test_wrong_arguments_of_settle(arguments: tuple[Any, ...]) -> None:
@@ -249,10 +250,10 @@ if speed is not None:
 
     def test_wrong_values_of_settle() -> None:
         with pytest.raises(ValueError, match="cut"):
-            Rows().settle(-1, {}, PubAck, Batch)
+            Rows().settle(-1, {}, PubAck, Batch, None)
         with pytest.raises(OverflowError):
-            Rows().settle(2**70, {}, PubAck, Batch)
-        assert Rows().settle(2**40, {}, PubAck, Batch) == (0, 0, [])
+            Rows().settle(2**70, {}, PubAck, Batch, None)
+        assert Rows().settle(2**40, {}, PubAck, Batch, None) == (0, 0, [])
 
     @pytest.mark.parametrize("place", range(7))
     def test_wrong_arguments_of_read(place: int) -> None:
@@ -294,10 +295,10 @@ if speed is not None:
                 serial: ((batch, target)[serial % 2], "s", 0, None) for serial in range(len(answers))
             }
             target.cancelled = True
-            rows.settle(len(INBOX), pending, PubAck, Batch)
+            rows.settle(len(INBOX), pending, PubAck, Batch, None)
             pending = {0: (batch, "s", 0, None), 1: (batch, "s", 0, None), 2: raising}
             with pytest.raises(ValueError, match="mine"):
-                rows.settle(len(INBOX), pending, PubAck, Batch)
+                rows.settle(len(INBOX), pending, PubAck, Batch, None)
 
     def test_many_rounds_leave_the_counts_of_references_and_the_memory_as_they_were() -> None:
         batch, target = Batch(), Target()
