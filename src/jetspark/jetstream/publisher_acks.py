@@ -22,9 +22,11 @@ The rest is for the rare case that anything else is answered:
 - Acks come from several streams (weighted subject mappings; a leaf node and its hub that both store it), or
   some never come: one stream has to acknowledge all of them, else they fail as messages without an ack do.
 
-In all these cases the next messages get replies of their own, those to several streams for good. So do the
-first of a publisher and the first after a lost connection, until all their acks have come from one stream,
-and messages larger than any that were stored before: nothing is known of them.
+In all these cases the next messages get replies of their own, those to several streams for good. So they do
+when there are second answers to messages that had theirs: where two streams of one name store a message, as
+a leaf node's and its hub's may that have no domains, an order tells nothing. So do the first messages of a
+publisher and the first after a lost connection, until all their acks have come from one stream, and messages
+larger than any that were stored before: nothing is known of them.
 """
 
 from __future__ import annotations
@@ -155,6 +157,8 @@ class AwaitedAcks(Sink):
             )
             self._stats.acked += acked
             self._stats.duplicates += duplicates
+            if self._launcher is not None and self._launcher.strays:
+                self._isolate(AFTER_TROUBLE)
             if not rows:
                 self._wake()
                 return
@@ -177,7 +181,9 @@ class AwaitedAcks(Sink):
                 serial = int(message.subject[cut:])
                 noted = pending[serial]
             except (ValueError, KeyError):
-                continue  # expired, or a second ack of a message sent again; or nobody of ours asked for it
+                # Expired, or a second ack of a message sent again; or nobody of ours asked for it.
+                self._isolate(AFTER_TROUBLE)
+                continue
             answer = self._read(message, noted)
             if isinstance(noted, Group):
                 self._group_answered(serial, noted, answer)

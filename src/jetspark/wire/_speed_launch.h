@@ -124,6 +124,7 @@ typedef struct {
     Py_ssize_t grouped; /* messages that are in pending only by the first of their group */
     Py_ssize_t alone;
     Py_ssize_t proven;
+    Py_ssize_t strays; /* answers to messages that had theirs, since groups were put off */
     PyObject *stream;
 } Launcher;
 
@@ -342,6 +343,7 @@ static PyObject *launcher_isolate(Launcher *self, PyObject *argument)
     }
     if (count > self->alone)
         self->alone = count;
+    self->strays = 0;
     Py_CLEAR(self->group);
     Py_RETURN_NONE;
 }
@@ -464,6 +466,7 @@ static PyMethodDef launcher_methods[] = {
 static PyMemberDef launcher_members[] = {
     {"serial", T_ULONGLONG, offsetof(Launcher, serial), READONLY, "The number of the last message."},
     {"count", T_PYSSIZET, offsetof(Launcher, count), READONLY, "Messages that tally would tell of."},
+    {"strays", T_PYSSIZET, offsetof(Launcher, strays), READONLY, "Second answers since the last isolate."},
     {"grouped", T_PYSSIZET, offsetof(Launcher, grouped), READONLY, "Messages that stand behind others in pending."},
     {NULL, 0, 0, 0, NULL},
 };

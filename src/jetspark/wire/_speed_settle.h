@@ -74,7 +74,10 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         if (found == NULL) {
             if (PyErr_Occurred())
                 goto fail;
-            continue; /* expired, or a second ack of a message sent again */
+            /* Expired, or a second answer: of a message sent again, or of a second stream that stores it too. */
+            if (launcher != NULL && serial > 0 && (uint64_t)serial <= launcher->serial)
+                launcher->strays++;
+            continue;
         }
         Ack ack;
         int is_future = AckFutureType != NULL && Py_IS_TYPE(found, AckFutureType);
