@@ -42,8 +42,15 @@ def conclusions(actions: Iterable[Action]) -> list[Conclude]:
 class Sim:
     """A pull machine with a clock."""
 
-    def __init__(self, options: PullOptions | FetchOptions, *, pin_id: str = "", connected: bool = True):
-        self.flow = PullFlow(options, pin_id=pin_id, connected=connected)
+    def __init__(
+        self,
+        options: PullOptions | FetchOptions,
+        *,
+        pin_id: str = "",
+        connected: bool = True,
+        trust_backlog: bool = False,
+    ):
+        self.flow = PullFlow(options, pin_id=pin_id, connected=connected, trust_backlog=trust_backlog)
         self.now = 1000.0
 
     def start(self) -> list[Action]:

@@ -1,7 +1,8 @@
 """A model of how nats-server serves pull requests: just what a client can observe.
 
 Requests wait in a queue and are served in turn, one message each. ``n`` and ``b`` are what a request has
-left. A request whose bytes come out even vanishes without a word; one whose bytes do not suffice for the next
+left. Only a request that asked for heartbeats gets them; only one that did not is told that there are too
+many. A request whose bytes come out even vanishes without a word; one whose bytes do not suffice for the next
 message ends with a status; a full batch with bytes left ends with another. Everything that is sent goes
 through ``outbox``, in order, as on a TCP connection. Each entry knows what it settles of what the client has
 outstanding (``settles``), so that a test can compare the client's books with the truth.
@@ -9,6 +10,7 @@ outstanding (``settles``), so that a test can compare the client's books with th
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,6 +42,7 @@ class Sent:
     size: int = 0
     status: Status | None = None
     pulls_before: int = 0
+    left: int = 0  # what the ack reply says is left for the consumer
 
 
 class ModelServer:
@@ -50,6 +53,7 @@ class ModelServer:
         self.waiting: deque[Waiting] = deque()
         self.outbox: deque[Sent] = deque()
         self.has_leader = True
+        self.paused = False
         self.lost = (0, 0)
         self.pulls = 0
 
@@ -69,9 +73,12 @@ class ModelServer:
         elif self.max_request_bytes and request.max_bytes > self.max_request_bytes:
             self._say(status(409, f"Exceeded MaxRequestMaxBytes of {self.max_request_bytes}"), whole)
         elif len(self.waiting) >= MAX_WAITING:
-            self._lose([whole])
+            if request.idle_heartbeat_ns:
+                self._lose([whole])
+            else:
+                self._say(status(409, "Exceeded MaxWaiting"), whole)
         else:
-            heartbeat = request.idle_heartbeat_ns / 1e9
+            heartbeat = request.idle_heartbeat_ns / 1e9 or math.inf
             self.waiting.append(
                 Waiting(
                     request.batch,
@@ -89,7 +96,7 @@ class ModelServer:
         self.serve(now)
 
     def serve(self, now: float) -> None:
-        while self.has_leader and self.stored and self.waiting:
+        while self.has_leader and not self.paused and self.stored and self.waiting:
             size, request = self.stored[0], self.waiting[0]
             if request.limited and size > request.b:
                 self.waiting.popleft()
@@ -107,7 +114,7 @@ class ModelServer:
                     # Vanishes silently: the message settles what was left of the batch, too.
                     settles = (1 + request.n, size)
                     request.n = 0
-            self.outbox.append(Sent(settles, size, None, self.pulls))
+            self.outbox.append(Sent(settles, size, None, self.pulls, len(self.stored)))
             if request.n == 0:
                 self.waiting.remove(request)
                 if request.b:
@@ -125,6 +132,11 @@ class ModelServer:
 
     def next_event(self) -> float | None:
         return min((min(w.expires, w.beat_at) for w in self.waiting), default=None)
+
+    def purge(self, count: int) -> None:
+        """Messages that nobody was sent are gone; another client of the consumer does the same to us."""
+        for _ in range(min(count, len(self.stored))):
+            self.stored.popleft()
 
     def change_leader(self) -> None:
         """The new leader tells each reply subject once that its requests are void."""

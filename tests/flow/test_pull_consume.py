@@ -9,7 +9,8 @@ import pytest
 from flow.flow_harness import Sim, conclusions, consuming, pulls, warnings
 from jetspark.jetstream import consume_errors as errors
 from jetspark.jetstream.flow_actions import Conclude
-from jetspark.jetstream.pull_flow import BACKOFF_MAX, MAX_REQUESTS
+from jetspark.jetstream.pull_backoff import BACKOFF_MAX
+from jetspark.jetstream.pull_flow import MAX_REQUESTS
 from jetspark.jetstream.pull_options import PullOptions
 
 # --- requests and buffer -------------------------------------------------------------------------------

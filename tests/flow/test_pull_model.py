@@ -42,6 +42,9 @@ class PullMachine(RuleBasedStateMachine):
     measured_in_bytes: ClassVar[bool] = False
     #: The books are exact in messages unless a request may vanish with part of its batch unspent.
     exact_messages: ClassVar[bool] = True
+    trust_backlog: ClassVar[bool] = False
+    #: Whether something happens that deserves an alarm.
+    may_alarm: ClassVar[bool] = True
 
     def options(self, limit: int, threshold: int) -> PullOptions:
         return PullOptions(
@@ -62,7 +65,9 @@ class PullMachine(RuleBasedStateMachine):
         self.server = ModelServer(max_request_batch=max_batch, max_request_bytes=max_bytes)
         options = self.options(limit, threshold)
         self.limit = options.max_bytes if options.max_bytes is not None else limit
-        self.flow = PullFlow(options)
+        self.flow = PullFlow(options, trust_backlog=self.trust_backlog)
+        #: What the newest message said is left, unless a status or the end of a link came after it.
+        self.left = 0
         self.buffer: list[int] = []
         self.connected = True
         self.delivered = 0
@@ -74,16 +79,24 @@ class PullMachine(RuleBasedStateMachine):
     # --- driver ---------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
+        actions = tuple(actions)
+        for place, action in enumerate(actions, start=1):
             assert not isinstance(action, Conclude), "consume must not conclude by itself"
             if isinstance(action, SendPull):
                 assert self.connected, "pulled while disconnected"
                 assert action.batch > 0
                 assert action.idle_heartbeat_ns * 2 <= action.expires_ns
+                if not action.idle_heartbeat_ns:
+                    assert self.trust_backlog
+                    later = sum(other.batch for other in actions[place:] if isinstance(other, SendPull))
+                    assert self.left >= self.flow._ledger.messages - later
                 self.pulls_since_time_moved += 1
                 self.server.pull(action, self.now)
             elif isinstance(action, Warn) and isinstance(action.warning, MissedHeartbeat):
+                assert self.may_alarm, "an alarm though the server is well"
+                assert self.apart or self.server.lost != (0, 0), "an alarm though nothing was lost"
                 # Everything was written off; what the server still has will come on top.
+                self.left = 0
                 self.server.lost = (0, 0)
                 self.apart = True
 
@@ -93,9 +106,11 @@ class PullMachine(RuleBasedStateMachine):
         while outbox and limit > 0:
             chunk: list[int] = []
             while outbox and limit > 0 and outbox[0].status is None:
+                self.left = outbox[0].left
                 chunk.append(outbox.popleft().size)
                 limit -= 1
             if chunk:
+                self.flow.on_backlog(self.left)
                 self.buffer.extend(chunk)
                 self.delivered += len(chunk)
                 self.perform(self.flow.on_messages(len(chunk), sum(chunk), self.now))
@@ -103,6 +118,7 @@ class PullMachine(RuleBasedStateMachine):
                 sent = outbox.popleft()
                 limit -= 1
                 assert sent.status is not None
+                self.left = 0
                 refused = sent.status.pending is None and sent.status.traits.ends is Ends.ONE
                 if sent.status.traits.ends is Ends.ALL or refused:
                     # Exact as long as nothing newer overlaps with what this status is about.
@@ -164,12 +180,23 @@ class PullMachine(RuleBasedStateMachine):
         self.server.has_leader = not self.server.has_leader
         self.server.serve(self.now)
 
+    @rule(count=st.integers(1, 60))
+    def messages_vanish(self, count: int) -> None:
+        self.server.purge(count)
+
+    @rule()
+    def consumer_is_paused_or_resumed(self) -> None:
+        self.server.paused = not self.server.paused
+        self.server.serve(self.now)
+
     @precondition(lambda self: self.connected)
     @rule()
     def disconnect(self) -> None:
         self.server.cut()
         self.connected = False
-        self.apart = False  # both sides start from nothing
+        self.left = 0
+        # Both sides start from nothing, except for what came on top of the limit and is still in the buffer.
+        self.apart = (sum(self.buffer) if self.measured_in_bytes else len(self.buffer)) > self.limit
         self.perform(self.flow.on_disconnect(self.now))
 
     @precondition(lambda self: not self.connected)
@@ -182,6 +209,7 @@ class PullMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """Liveness: with a healthy server, everything stored is delivered, without help by a new publish."""
         self.server.has_leader = True
+        self.server.paused = False
         self.server.serve(self.now)
         if not self.connected:
             self.reconnect()
@@ -243,6 +271,31 @@ class PullMachine(RuleBasedStateMachine):
             assert size <= ledger.size <= size + lost_size
 
 
+class SilentMachine(PullMachine):
+    trust_backlog = True
+
+    # More of what makes requests silent, and of what makes them wait: a backlog that goes away.
+
+    @rule(count=st.integers(30, 120), process=st.integers(1, 40), purge=st.sampled_from([0, 0, 10, 200]))
+    def flood(self, count: int, process: int, purge: int) -> None:
+        self.server.publish([1] * count, self.now)
+        self.receive(process)
+        self.process(process)
+        self.server.purge(purge)
+
+    @rule(seconds=st.sampled_from([0.4, 0.9, 1.9]))
+    def the_reader_sleeps(self, seconds: float) -> None:
+        self.advance(seconds, reading=True)
+        self.process(1)
+
+
+class HonestMachine(SilentMachine):
+    """Nothing but the backlog's ways: then there is no alarm at all, ever."""
+
+    leader_changes = server_shuts_down = server_crashes = leader_is_lost_or_found = None
+    may_alarm = False
+
+
 class BytesMachine(PullMachine):
     measured_in_bytes = True
 
@@ -273,10 +326,14 @@ class CappedMachine(PullMachine):
 PullMachine.TestCase.settings = SETTINGS
 BytesMachine.TestCase.settings = SETTINGS
 CappedMachine.TestCase.settings = SETTINGS
+SilentMachine.TestCase.settings = SETTINGS
+HonestMachine.TestCase.settings = SETTINGS
 
 TestMessages = PullMachine.TestCase
 TestBytes = BytesMachine.TestCase
 TestCapped = CappedMachine.TestCase
+TestSilent = SilentMachine.TestCase
+TestHonest = HonestMachine.TestCase
 
 
 def test_the_end_of_one_request_may_give_back_the_last_bytes_of_all() -> None:

@@ -20,26 +20,33 @@ Calculation").
 **Refill** ("Max messages and max bytes options"). When pending is at or below the threshold, one request
 asks for all the room there is. "At or below" lets ``max_messages=1`` (threshold 0) pull again as soon as
 its message was processed. With ``max_bytes`` a request names batch 1,000,000 and the room in bytes. The
-consumer's own limits are learnt from its refusals ("Exceeded MaxRequestBatch of N" and its two siblings):
-later requests stay within them, and several of them, at most 16 at a time, fill the buffer.
+consumer's own limits are learnt from its refusals (:mod:`pull_caps`): later requests stay within them, and
+several of them, at most 16 at a time, fill the buffer.
 
 **Statuses** ("Status handling") are classified by the table in :mod:`statuses`. One that ends a request
 takes with it what the headers say is left, or, without headers, the whole request; Leadership Change and
 Server Shutdown take all. ``consume`` then pulls again, except after Consumer Deleted, Consumer is push
 based, 400 and 412.
 
-**Never a tight loop.** A refusal (503, MaxWaiting, ...) holds pulls for 0.1 s, doubling up to 1 s for as
-long as an election takes, later up to 5 s; never longer than one heartbeat. What recovers at once
-(leadership, shutdown, ...) does so the first time and is held like a refusal when it repeats. Messages,
-heartbeats and plain time-outs reset the count. No recovery waits for the heartbeat alarm. A message larger
-than the room left waits for room; one larger than any request can be is warned about and retried with
-backoff, since an operator may remove it.
+**Never a tight loop.** A refusal holds pulls for a while (:mod:`pull_backoff`). Messages, heartbeats and
+plain time-outs reset the count. No recovery waits for the heartbeat alarm. A message larger than the room
+left waits for room; one larger than any request can be is warned about and retried with backoff, since an
+operator may remove it.
 
 **Heartbeats** ("Idle heartbeats"). The alarm comes after two heartbeats without *received* traffic while
 a request is outstanding. Without one the server owes nothing, so a slow handler with a full buffer raises
 no alarm. If the driver wakes the machine late (user code blocked the loop), the machine first asks for a
 moment to read what lies in the socket. The alarm warns, writes off what is outstanding and pulls again; a
 fetch concludes with it.
+
+**Silent requests** (``trust_backlog``, columns only; else every request of ``consume`` asks for heartbeats).
+Heartbeats make the server read its clock for each message, and only a request that has to wait has a use for
+them. The newest message tells how many the consumer has left. A request that this covers, beside all that
+is outstanding, asks for none. Others may empty the consumer meanwhile (a purge, another client, a pause).
+So a silent request expires after one heartbeat: its time-out is the sign of life, at the moment the first
+heartbeat would have come, and gives back exactly what it had left. Hence the alarm needs no other rule: the
+oldest request that the server has speaks within a heartbeat of being sent or served, whichever kind it is.
+Any status, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
 
 **Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
 to 5 s is written off. A fetch then concludes with what it has; messages still arriving extend its
@@ -72,17 +79,17 @@ from jetspark.jetstream.flow_actions import (
     Unsubscribe,
     Warn,
 )
+from jetspark.jetstream.pull_backoff import Backoff
+from jetspark.jetstream.pull_caps import LIMITS, UNLIMITED, RequestCaps
 from jetspark.jetstream.pull_ledger import Ledger, Request
 from jetspark.jetstream.pull_options import BATCH_WITH_MAX_BYTES, FetchOptions, PullOptions
 from jetspark.jetstream.statuses import Ends, Kind, Recovery, Severity, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetspark.errors import JetsparkError
 
-BACKOFF_FIRST = 0.1
-BACKOFF_MAX = 5.0
-#: The server elects a leader within 9 s. The first tries, 12.5 s of them, find it soon after.
-ELECTION_TRIES, ELECTION_PAUSE = 15, 1.0
 MAX_REQUESTS = 16
 #: A timer that fires so late was held up by user code: read the socket before believing the silence.
 LATE = 0.02
@@ -91,7 +98,6 @@ LATE_PAUSE = 0.1
 _MIN_ALARM = 1.0
 #: A fetch that is resumed after a reconnect asks for at least this long.
 _MIN_RESUME = 0.05
-_UNLIMITED = 1 << 62
 
 
 @unique
@@ -108,17 +114,15 @@ class PullFlow:
     """See the module's theory of operation. All methods return the actions to perform, in order."""
 
     __slots__ = (
-        "_batch_cap",
+        "_backlog",
+        "_backoff",
         "_buffered",
         "_buffered_bytes",
-        "_bytes_cap",
+        "_caps",
         "_connected",
         "_due_at",
-        "_expires",
-        "_failures",
         "_fetch",
         "_grace",
-        "_heartbeat",
         "_late_until",
         "_ledger",
         "_limit",
@@ -131,34 +135,38 @@ class PullFlow:
         "_quiet_since",
         "_received",
         "_received_bytes",
-        "_retry_at",
         "_started_at",
         "_state",
         "_stop_after",
         "_threshold",
+        "_trusting",
         "_unpinned",
         "_unsubscribed",
         "pin_id",
     )
 
     def __init__(
-        self, options: PullOptions | FetchOptions, *, pin_id: str = "", connected: bool = True
+        self,
+        options: PullOptions | FetchOptions,
+        *,
+        pin_id: str = "",
+        connected: bool = True,
+        trust_backlog: bool = False,
     ) -> None:
         self._options = options
         self.pin_id = pin_id
         self._connected = connected
         self._state = State.NEW
         self._fetch = isinstance(options, FetchOptions)
-        self._heartbeat = options.heartbeat
-        self._batch_cap = _UNLIMITED
+        self._caps = caps = RequestCaps(options.heartbeat)
         self._stop_after: int | None = None
         self._no_wait = False
         if isinstance(options, FetchOptions):
             by_bytes = options.max_messages is None
             self._limit = options.batch
             self._threshold = 0
-            self._bytes_cap = options.max_bytes or 0
-            self._expires = options.wait
+            caps.size = options.max_bytes or 0
+            caps.expires = options.wait
             self._no_wait = options.no_wait
         else:
             by_bytes = options.max_bytes is not None
@@ -167,21 +175,23 @@ class PullFlow:
             self._limit = limit or 1
             self._threshold = self._limit // 2 if threshold is None else threshold
             # 0 stands for a request without max_bytes; in a buffer of bytes the room is the cap.
-            self._bytes_cap = self._limit if by_bytes else options.max_bytes_per_request or 0
-            self._expires = options.expires
+            caps.size = self._limit if by_bytes else options.max_bytes_per_request or 0
+            caps.expires = options.expires
             self._stop_after = options.stop_after
         self._ledger = Ledger(by_bytes)
         # Only a lone request tells exactly how much of its nominal batch is left when its bytes are used up.
         self._max_requests = 1 if by_bytes and self._stop_after is not None else MAX_REQUESTS
         self._limited = False
-        self._grace = min(max(1.0, self._expires / 10), 5.0) if self._expires else 5.0
+        self._grace = min(max(1.0, caps.expires / 10), 5.0) if caps.expires else 5.0
         self._buffered = 0
         self._buffered_bytes = 0
         self._processed = 0
         self._received = 0
         self._received_bytes = 0
-        self._failures = 0
-        self._retry_at: float | None = None
+        self._backoff = Backoff()
+        self._backlog = 0
+        # How far a backlog goes in bytes is unknown, and a member of a group may have to wait all the same.
+        self._trusting = trust_backlog and not (self._fetch or caps.size or options.group)
         self._must_exceed = 0
         self._quiet_since = 0.0
         self._late_until: float | None = None
@@ -223,13 +233,18 @@ class PullFlow:
     def deliverable(self) -> int:
         """How many more messages the user may get: all, or what is left of ``stop_after``."""
         if self._stop_after is None:
-            return _UNLIMITED
+            return UNLIMITED
         return max(0, self._stop_after - self._processed)
 
     @property
     def lacking(self) -> int:
         """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
-        return self._limit - self._received if self._fetch and not self._bytes_cap else 0
+        return self._limit - self._received if self._fetch and not self._caps.size else 0
+
+    @property
+    def trusts_backlog(self) -> bool:
+        """Whether :meth:`on_backlog` is of any use."""
+        return self._trusting
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
@@ -244,13 +259,14 @@ class PullFlow:
         due = self._due_at + self._grace if self._fetch else None
         if not self._connected:
             return due
-        if self._retry_at is not None:
-            due = self._retry_at if due is None else min(due, self._retry_at)
+        retry_at = self._backoff.until
+        if retry_at is not None:
+            due = retry_at if due is None else min(due, retry_at)
         requests = self._ledger.requests
         if requests:
             if not self._fetch:
                 due = requests[0].deadline if due is None else min(due, requests[0].deadline)
-            if self._heartbeat:
+            if self._caps.heartbeat:
                 alarm = self._quiet_since + self._alarm_after
                 due = alarm if due is None else min(due, alarm)
         return due
@@ -262,17 +278,22 @@ class PullFlow:
         if self._state is not State.NEW:
             return NOTHING
         self._state = State.RUNNING
+        self._backlog = 0
         self._quiet_since = now
         self._started_at = now
-        self._due_at = now + self._expires
+        self._due_at = now + self._caps.expires
         return self._pull(now)
+
+    def on_backlog(self, left: int) -> None:
+        """The newest message says that the consumer has so many left: before :meth:`on_messages`."""
+        self._backlog = left
 
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:
         """A chunk of user messages was received: once for each chunk, before they are handed out."""
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
-        self._failures = 0
+        self._backoff.failures = 0
         self._must_exceed = 0
         self._ledger.received(count, nbytes)
         self._buffered += count
@@ -303,10 +324,11 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
+        self._backlog = 0
         traits = status.traits
         if traits.ends is Ends.NOTHING:
             if status.kind is Kind.HEARTBEAT:
-                self._failures = 0
+                self._backoff.failures = 0
             return NOTHING
         if self._state is not State.RUNNING:
             return NOTHING
@@ -330,8 +352,9 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._connected = False
+        self._backlog = 0
         self._ledger.void()
-        self._retry_at = None
+        self._backoff.until = None
         self._late_until = None
         if self._state is State.DRAINING:
             # The subscription ended with the connection; the driver does not bring it back while draining.
@@ -343,9 +366,9 @@ class PullFlow:
         if self._state is State.CONCLUDED or self._connected:
             return NOTHING
         self._connected = True
+        self._backlog = 0
         self._ledger.void()
-        self._failures = 0
-        self._retry_at = None
+        self._backoff = Backoff()
         self._must_exceed = 0
         self._traffic(now)
         return self._pull(now) if self._state is State.RUNNING else NOTHING
@@ -355,23 +378,23 @@ class PullFlow:
         due = self.next_deadline()
         if due is None or now < due:
             return NOTHING
-        if self._late_until is None and due != self._retry_at and now - due > LATE:
+        if self._late_until is None and due != self._backoff.until and now - due > LATE:
             self._late_until = now + LATE_PAUSE
             return NOTHING
         self._late_until = None
         if self._fetch and now >= self._due_at + self._grace:
-            unanswered = PullUnanswered(now - self._started_at, self._expires)
+            unanswered = PullUnanswered(now - self._started_at, self._caps.expires)
             return (Warn(unanswered), *self._conclude())
         if not self._connected:
             return NOTHING
-        if self._retry_at is not None and now >= self._retry_at:
-            self._retry_at = None
+        self._backoff.pass_time(now)
         actions: list[Action] = []
-        if self._heartbeat and self._ledger.requests and now >= self._quiet_since + self._alarm_after:
-            missed = MissedHeartbeat(now - self._quiet_since, self._heartbeat)
+        if self._caps.heartbeat and self._ledger.requests and now >= self._quiet_since + self._alarm_after:
+            missed = MissedHeartbeat(now - self._quiet_since, self._caps.heartbeat)
             if self._fetch:
                 return self._conclude(missed)
             actions.append(Warn(missed))
+            self._backlog = 0
             self._ledger.void()
             self._must_exceed = 0
         if not self._fetch:
@@ -406,7 +429,7 @@ class PullFlow:
 
     @property
     def _alarm_after(self) -> float:
-        return max(2 * self._heartbeat, _MIN_ALARM)
+        return max(2 * self._caps.heartbeat, _MIN_ALARM)
 
     def _traffic(self, now: float) -> None:
         self._quiet_since = now
@@ -427,17 +450,17 @@ class PullFlow:
 
     def _refill(self, now: float) -> Actions:
         """ADR-37 "Message processing algorithm", steps 1 and 2."""
-        ledger = self._ledger
+        ledger, caps = self._ledger, self._caps
         by_bytes = ledger.by_bytes
         pending = ledger.size + self._buffered_bytes if by_bytes else ledger.messages + self._buffered
         if pending > self._threshold:
             return NOTHING
-        if self._state is not State.RUNNING or self._retry_at is not None or not self._connected:
+        if self._state is not State.RUNNING or self._backoff.until is not None or not self._connected:
             return NOTHING
         room = self._limit - pending
         if by_bytes and room <= self._must_exceed:
             return NOTHING
-        wanted = _UNLIMITED
+        wanted = UNLIMITED
         if self._stop_after is not None:
             wanted = self._stop_after - self._processed - self._buffered - ledger.messages
         if not by_bytes:
@@ -445,28 +468,32 @@ class PullFlow:
         actions: list[Action] = []
         while room > 0 and wanted > 0 and len(ledger.requests) < self._max_requests:
             if by_bytes:
-                batch, size = min(BATCH_WITH_MAX_BYTES, wanted, self._batch_cap), min(room, self._bytes_cap)
+                batch, size = min(BATCH_WITH_MAX_BYTES, wanted, caps.batch), min(room, caps.size)
                 room -= size
             else:
-                batch, size = min(room, self._batch_cap), self._bytes_cap
+                batch, size = min(room, caps.batch), caps.size
                 room -= batch
             wanted -= batch
-            actions.append(self._request(batch, size, self._expires, now))
+            silent = self._trusting and self._backlog >= ledger.messages + batch
+            actions.append(self._request(batch, size, caps.expires, now, silent))
         self._limited = room > 0 and wanted > 0
         return tuple(actions)
 
-    def _request(self, batch: int, size: int, expires: float, now: float) -> SendPull:
+    def _request(self, batch: int, size: int, expires: float, now: float, silent: bool = False) -> SendPull:
         if not self._ledger.requests:
             # Only from here on the server owes a sign of life.
             self._quiet_since = now
-        self._ledger.add(Request(batch, size, expires, now + expires + self._grace, bool(self.pin_id)))
+        deadline = now + expires + self._grace
+        if silent:
+            expires = self._caps.heartbeat
+        self._ledger.add(Request(batch, size, expires, deadline, bool(self.pin_id), silent))
         options = self._options
         expires_ns = round(expires * 1e9)
         return SendPull(
             batch,
             size,
             expires_ns,
-            min(round(self._heartbeat * 1e9), expires_ns // 2),
+            0 if silent else min(round(self._caps.heartbeat * 1e9), expires_ns // 2),
             self._no_wait,
             options.group or "",
             options.min_pending or 0,
@@ -476,15 +503,7 @@ class PullFlow:
         )
 
     def _hold(self, recovery: Recovery, now: float) -> None:
-        """Count a failure and suspend pulls, unless it is the first of a kind that recovers at once."""
-        if self._retry_at is not None:
-            return  # several requests failed together: one failure
-        doublings = self._failures if recovery is Recovery.BACK_OFF else self._failures - 1
-        self._failures += 1
-        if doublings >= 0:
-            longest = ELECTION_PAUSE if doublings < ELECTION_TRIES else BACKOFF_MAX
-            ceiling = min(longest, self._heartbeat or longest)
-            self._retry_at = now + min(BACKOFF_FIRST * 2.0 ** min(doublings, 30), ceiling)
+        self._backoff.hold(recovery, now, self._caps.heartbeat)
 
     # --- statuses of consume --------------------------------------------------------------------------
 
@@ -496,18 +515,21 @@ class PullFlow:
             self._hold(Recovery.AT_ONCE, now)
             return
         left = status.pending
-        if kind in _LIMITS:
-            refused = self._learn_limit(status)
+        if kind in LIMITS:
+            refused = self._caps.learn(status, ledger)
             if refused is not None and left is None:
                 ledger.refused(refused)
-            if refused is None or not self._now_within_limit(kind, refused):
+            if refused is None or not self._caps.shrank(kind, refused):
                 self._hold(Recovery.BACK_OFF, now)
             return
         pinned = kind is Kind.PIN_ID_MISMATCH and any(request.pinned for request in ledger.requests)
         if left is not None:
             ledger.ended(*left)
         else:
-            request = ledger.newest((lambda r: r.pinned) if pinned else None)
+            fits: Callable[[Request], bool] | None = (lambda r: r.pinned) if pinned else None
+            if kind is Kind.MAX_WAITING:
+                fits = _is_silent  # to one that asks for heartbeats the server does not say it
+            request = ledger.newest(fits)
             if request is not None:
                 ledger.refused(request)
         if kind is Kind.PIN_ID_MISMATCH:
@@ -519,39 +541,16 @@ class PullFlow:
         elif kind is Kind.MESSAGE_TOO_LARGE:
             self._too_large(status, left, now, actions)
         elif kind in (Kind.REQUEST_TIMEOUT, Kind.BATCH_COMPLETED):
-            self._failures = 0  # a request that lived its life
+            self._backoff.failures = 0  # a request that lived its life
         else:
             self._hold(status.traits.recovery, now)
-
-    def _learn_limit(self, status: Status) -> Request | None:
-        """Adopt the limit that a refusal names; the request it must be about."""
-        ledger, count, seconds = self._ledger, status.limit_count, status.limit_seconds
-        if status.kind is Kind.MAX_REQUEST_BATCH and count:
-            self._batch_cap = min(self._batch_cap, count)
-            return ledger.newest(lambda request: request.batch > count)
-        if status.kind is Kind.MAX_REQUEST_MAX_BYTES and count:
-            self._bytes_cap = min(self._bytes_cap, count) if self._bytes_cap else count
-            return ledger.newest(lambda request: request.max_bytes > count)
-        if status.kind is Kind.MAX_REQUEST_EXPIRES and seconds:
-            self._expires = min(self._expires, seconds)
-            self._heartbeat = min(self._heartbeat, self._expires / 2)
-            return ledger.newest(lambda request: request.expires > seconds)
-        return ledger.newest()
-
-    def _now_within_limit(self, kind: Kind, refused: Request) -> bool:
-        """Whether the next request will be smaller than the refused one, so that it may go out at once."""
-        if kind is Kind.MAX_REQUEST_BATCH:
-            return refused.batch > self._batch_cap
-        if kind is Kind.MAX_REQUEST_MAX_BYTES:
-            return refused.max_bytes > self._bytes_cap
-        return refused.expires > self._expires
 
     def _too_large(
         self, status: Status, left: tuple[int, int] | None, now: float, actions: list[Action]
     ) -> None:
         """The next message needs more bytes than the request had left."""
         size = left[1] if left is not None else 0
-        largest = min(self._limit, self._bytes_cap) if self._ledger.by_bytes else self._bytes_cap
+        largest = min(self._limit, self._caps.size) if self._ledger.by_bytes else self._caps.size
         if size >= largest or left is None:
             actions.append(Warn(MessageTooLarge(status.code, status.description)))
             self._hold(Recovery.BACK_OFF, now)
@@ -566,17 +565,17 @@ class PullFlow:
             return True
         # A pinned client gets messages with a header that the server did not count: then only a status is
         # certain.
-        return bool(self._bytes_cap) and self._received_bytes >= self._bytes_cap and not self.pin_id
+        return bool(self._caps.size) and self._received_bytes >= self._caps.size and not self.pin_id
 
     def _fetch_pull(self, now: float) -> Actions:
         if not self._connected:
             return NOTHING
-        expires = self._expires
+        expires = self._caps.expires
         if expires:
             expires = self._due_at - now
             if expires < _MIN_RESUME and now > self._started_at:
                 return self._conclude()
-        size = max(1, self._bytes_cap - self._received_bytes) if self._bytes_cap else 0
+        size = max(1, self._caps.size - self._received_bytes) if self._caps.size else 0
         return (self._request(self._limit - self._received, size, expires, now),)
 
     def _fetch_ended(self, status: Status, now: float) -> Actions:
@@ -596,4 +595,5 @@ class PullFlow:
         return self._conclude()
 
 
-_LIMITS = frozenset({Kind.MAX_REQUEST_BATCH, Kind.MAX_REQUEST_EXPIRES, Kind.MAX_REQUEST_MAX_BYTES})
+def _is_silent(request: Request) -> bool:
+    return request.silent

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 class Request:
     """One pull request: what it asked for, and what of that is still open."""
 
-    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "size")
+    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "silent", "size")
 
-    def __init__(self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool) -> None:
+    def __init__(
+        self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool, silent: bool = False
+    ) -> None:
         self.batch = batch
         self.max_bytes = max_bytes
         self.expires = expires
         self.deadline = deadline
         self.pinned = pinned
+        self.silent = silent
         self.messages = batch
         self.size = max_bytes
 
