@@ -69,6 +69,16 @@ def parse_ack_reply(reply: str) -> Metadata:
     )
 
 
+def num_pending(reply: bytes) -> int:
+    """What an ack reply says is left for the consumer; 0 when it says nothing of it."""
+    tokens = reply.split(b".", 11)
+    count = len(tokens)
+    if count < 9 or count == 10 or tokens[0] != b"$JS" or tokens[1] != b"ACK":
+        return 0
+    number = tokens[8 if count == 9 else 10]
+    return int(number) if number.isdigit() and len(number) <= 20 else 0
+
+
 def sequences(reply: str) -> tuple[int, int]:
     """Consumer and stream sequence of an ack reply: what the check needs, and no more of it."""
     tokens = reply.split(".", 9)

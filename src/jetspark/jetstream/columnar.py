@@ -3,6 +3,10 @@
 What the parser cut out of the received chunks is handed on as it is (``jetspark.wire.columns.Columns``);
 ``jetspark.arrow`` makes record batches of it. Acks need objects, so this is for consumers with ack policy
 none, and for reading without acknowledging.
+
+ADR-37 has ``consume`` ask for heartbeats with each request, and there it does. Columns are our own: they ask
+when a request may have to wait. With a buffer counted in messages, and while the last row of each run says
+that the consumer has plenty left, requests are silent (``pull_flow``, "Silent requests").
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark._log import get_logger
 from jetspark.errors import InvalidArgument
+from jetspark.jetstream.ack_reply import num_pending
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.pull import PullSink, PullTarget, pin_of
@@ -41,6 +46,8 @@ GATHER_BYTES = 1_048_576
 class ColumnarSink(PullSink):
     """A pull inbox whose messages are columns. Its ``buffer`` stays empty; ``chunks`` has them."""
 
+    trust_backlog = True
+
     def __init__(
         self,
         target: PullTarget,
@@ -63,8 +70,11 @@ class ColumnarSink(PullSink):
         self.chunks.append(columns)
         if self._waiters:
             self._wake()
+        flow = self.flow
+        if flow.trusts_backlog:
+            flow.on_backlog(num_pending(columns.reply(-1)))
         size = columns.size if self._exact else 0
-        actions = self.flow.on_messages(len(columns), size, self._now())
+        actions = flow.on_messages(len(columns), size, self._now())
         if actions:
             self._perform(actions)
             self._arm()

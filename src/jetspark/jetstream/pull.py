@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jetspark._log import fields, get_logger
 from jetspark.errors import JetsparkError
@@ -81,6 +81,8 @@ class PullSink(FlowSink):
     """One inbox with its machine and its buffer."""
 
     flow: PullFlow
+    #: Whether the driver reports what the consumer has left; see "Silent requests" in ``pull_flow``.
+    trust_backlog: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -93,7 +95,12 @@ class PullSink(FlowSink):
         # Refused permission to publish there ends the sink: no pull can ever be answered.
         self.asked = target.next_subject
         self.owner = self.target = target
-        self.flow = PullFlow(options, pin_id=target.pin_id, connected=client.is_connected)
+        self.flow = PullFlow(
+            options,
+            pin_id=target.pin_id,
+            connected=client.is_connected,
+            trust_backlog=self.trust_backlog,
+        )
         # A consume lingers when it is drained; for a fetch its stash does, which can tell when it is filled.
         self._patient = isinstance(options, PullOptions)
         # Messages of other fetches that this one was given; the machine does not know of them.
