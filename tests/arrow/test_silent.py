@@ -1,0 +1,228 @@
+"""Pull requests of columns: no heartbeats while the consumer has plenty left, and safe when it has not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+import jetspark
+from consuming import PullSpy, fill, has_pending, make_filled
+from helpers import eventually, unique
+from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, blocking
+from jetspark.arrow import ConsumeArrow, consume_arrow
+from jetspark.jetstream.ack_reply import num_pending
+from jetspark.jetstream.consume_errors import MissedHeartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from jetspark import Consumer, Stream
+    from jetspark.server import Server
+
+COUNT = 5_000
+BUFFER = 500
+
+
+@pytest_asyncio.fixture
+async def js(server: Server) -> AsyncIterator[jetspark.JetStream]:
+    async with jetspark.connect(server.url) as nc:
+        yield nc.jetstream()
+
+
+async def filled(js: jetspark.JetStream, count: int = COUNT) -> tuple[Stream, Consumer]:
+    """A stream and a consumer that has heard of all its messages."""
+    stream, consumer = await make_filled(js, count, ack_policy=AckPolicy.NONE)
+    await eventually(lambda: has_pending(consumer, count))
+    return stream, consumer
+
+
+async def rows(source: ConsumeArrow, count: int) -> list[int]:
+    """The numbers that the next ``count`` rows carry; fails when they do not come."""
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += map(int, (await anext(source)).column("data").to_pylist())
+    assert len(found) == count
+    return found
+
+
+async def seen(js: jetspark.JetStream, spy: PullSpy) -> list[dict[str, Any]]:
+    """The requests so far."""
+    await js._client.flush()
+    await spy._nc.flush()
+    return [await spy.next() for _ in range(spy.waiting)]
+
+
+def check_silence(requests: list[dict[str, Any]], count: int) -> None:
+    """Each is silent exactly when the backlog of ``count`` covers it beside those before it."""
+    assert "idle_heartbeat" in requests[0], "nothing is known before the first message"
+    asked = requests[0]["batch"]
+    found, expected = [], []
+    for request in requests[1:]:
+        asked += request["batch"]
+        found.append("idle_heartbeat" not in request)
+        expected.append(asked <= count)
+    assert found == expected
+    assert sum(found) > 3
+    assert not found[-1], "whoever waits at the end asks for heartbeats"
+    for request in requests:
+        # 30 s, or one heartbeat.
+        silent = "idle_heartbeat" not in request
+        assert request["expires"] == (15_000_000_000 if silent else 30_000_000_000)
+
+
+async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.JetStream) -> None:
+    _, consumer = await filled(js)
+    source = consume_arrow(consumer, max_messages=BUFFER)
+    async with await PullSpy.on(server.url, consumer) as spy, source:
+        assert await rows(source, COUNT) == list(range(COUNT))
+        check_silence(await seen(js, spy), COUNT)
+
+
+async def test_silent_to_the_end_of_a_range(server: Server, js: jetspark.JetStream) -> None:
+    """With stop_after in the midst of a stream only the first request could have to wait."""
+    _, consumer = await filled(js)
+    async with await PullSpy.on(server.url, consumer) as spy:
+        async with consume_arrow(consumer, max_messages=BUFFER, stop_after=COUNT - 1_000) as source:
+            assert sum([batch.num_rows async for batch in source]) == COUNT - 1_000
+        requests = await seen(js, spy)
+    assert ["idle_heartbeat" in request for request in requests] == [True] + [False] * (len(requests) - 1)
+    assert sum(request["batch"] for request in requests) == COUNT - 1_000
+
+
+async def test_ordered_consumers_too(server: Server, js: jetspark.JetStream) -> None:
+    stream, _ = await filled(js)
+    consumer = await stream.create_ordered_consumer()
+    source = consume_arrow(consumer, max_messages=BUFFER)
+    async with await PullSpy.on(server.url, consumer) as spy, source:
+        assert await rows(source, COUNT) == list(range(COUNT))
+        check_silence(await seen(js, spy), COUNT)
+    await consumer.close()
+
+
+def test_blocking_consumers_too(server: Server) -> None:
+    with blocking.connect(server.url) as nc, blocking.connect(server.url) as other:
+        js = nc.jetstream()
+        name = unique()
+        stream = js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
+        for number in range(COUNT - 1):
+            nc.publish(name, b"%d" % number)
+        js.publish(name, b"%d" % (COUNT - 1))
+        consumer = stream.create_consumer(ConsumerConfig(durable_name="worker", ack_policy=AckPolicy.NONE))
+        sub = other.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{name}.worker")
+        other.flush()
+        found = 0
+        with consume_arrow(consumer, max_messages=BUFFER) as source:
+            while found < COUNT:
+                batch = source.next_batch(20)
+                assert batch is not None
+                found += batch.num_rows
+            nc.flush()
+            other.flush()
+            requests = [json.loads(sub.next(timeout=5).data) for _ in range(sub.pending_messages)]
+    assert found == COUNT
+    check_silence(requests, COUNT)
+
+
+@pytest.mark.parametrize("how", ["messages", "bytes"])
+async def test_others_ask_for_heartbeats_each_time(server: Server, js: jetspark.JetStream, how: str) -> None:
+    """``consume`` as ADR-37 has it; and a buffer of bytes, which no count of messages covers."""
+    _, consumer = await filled(js)
+    async with await PullSpy.on(server.url, consumer) as spy:
+        if how == "messages":
+            async with consumer.consume(max_messages=BUFFER, stop_after=COUNT) as messages:
+                assert len([message async for message in messages]) == COUNT
+        else:
+            async with consume_arrow(consumer, max_bytes=50_000, stop_after=COUNT) as source:
+                assert sum([batch.num_rows async for batch in source]) == COUNT
+        requests = await seen(js, spy)
+    assert len(requests) > 3
+    assert all(request["idle_heartbeat"] == 15_000_000_000 for request in requests)
+
+
+@pytest.mark.parametrize("taken_away", ["purged", "paused", "consumed"])
+async def test_a_backlog_that_goes_away_raises_no_alarm(
+    server: Server, js: jetspark.JetStream, taken_away: str
+) -> None:
+    stream, consumer = await filled(js)
+    alarms: list[Exception] = []
+    source = consume_arrow(
+        consumer, max_messages=BUFFER, expires=1.0, idle_heartbeat=0.5, on_error=alarms.append
+    )
+    async with await PullSpy.on(server.url, consumer) as spy, source:
+        await eventually(lambda: source._source.pending == BUFFER)
+        assert "idle_heartbeat" in await spy.next()
+        if taken_away == "purged":
+            await stream.purge()
+        elif taken_away == "paused":
+            await consumer.pause(datetime.now(UTC) + timedelta(minutes=5))
+        else:
+            other = await consumer.fetch(COUNT - BUFFER)
+            assert len(other) == COUNT - BUFFER
+            await spy.next()
+        # What is known is of the last message received: 4,500 are left.
+        assert await rows(source, BUFFER) == list(range(BUFFER))
+        request = await spy.next()
+        assert (request["batch"], request["expires"]) == (BUFFER, 500_000_000)
+        assert "idle_heartbeat" not in request
+        if taken_away != "paused":
+            # It still brings what comes. The reader does not take it, so it keeps its room.
+            await fill(js, stream, 2, start=COUNT)
+            await eventually(lambda: source._source.pending == 2)
+        buffered = 0 if taken_away == "paused" else 2
+        # Three time-outs: the alarm would have come after the first.
+        for _ in range(3):
+            request = await spy.next()
+            assert request["idle_heartbeat"] == 500_000_000
+        assert request["batch"] == BUFFER - buffered
+        assert source._source.pending == buffered
+        if taken_away == "paused":
+            await consumer.resume()
+            assert await rows(source, COUNT - BUFFER) == list(range(BUFFER, COUNT))
+        else:
+            await fill(js, stream, 98, start=COUNT + 2)
+            assert await rows(source, 100) == list(range(COUNT, COUNT + 100))
+    assert alarms == []
+
+
+async def test_a_hanging_server_is_noticed_by_a_silent_request(own_server: Server) -> None:
+    async with jetspark.connect(own_server.url) as nc:
+        _, consumer = await filled(nc.jetstream())
+        alarms: list[Exception] = []
+        source = consume_arrow(
+            consumer, max_messages=BUFFER, expires=1.0, idle_heartbeat=0.5, on_error=alarms.append
+        )
+        async with source:
+            await eventually(lambda: source._source.pending == BUFFER)
+            own_server.suspend()
+            try:
+                assert len(await rows(source, BUFFER)) == BUFFER
+                await eventually(lambda: len(alarms) == 2)
+            finally:
+                own_server.resume()
+            assert [type(alarm) for alarm in alarms[:2]] == [MissedHeartbeat, MissedHeartbeat]
+            assert await rows(source, COUNT - BUFFER) == list(range(BUFFER, COUNT))
+
+
+@pytest.mark.parametrize(
+    ("reply", "left"),
+    [
+        (b"$JS.ACK.S.C.1.2.3.1700000000000000000.77", 77),
+        (b"$JS.ACK.hub.acc.S.C.1.2.3.1700000000000000000.77", 77),
+        (b"$JS.ACK._.acc.S.C.1.2.3.1700000000000000000.77.token.more", 77),
+        (b"$JS.ACK.S.C.1.2.3.1700000000000000000.77.88", 0),
+        (b"$JS.ACK.S.C.1.2.3.1700000000000000000.-7", 0),
+        (b"$JS.ACK.S.C.1.2.3.1700000000000000000.", 0),
+        (b"$JS.ACK.S.C.1.2.3.1700000000000000000." + b"9" * 21, 0),
+        (b"$JS.API.S.C.1.2.3.1700000000000000000.77", 0),
+        (b"_INBOX.abc", 0),
+        (b"", 0),
+    ],
+)
+def test_what_a_reply_says_is_left(reply: bytes, left: int) -> None:
+    assert num_pending(reply) == left
