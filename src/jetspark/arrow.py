@@ -77,11 +77,11 @@ def consume_arrow(
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
     costs nothing. ``max_bytes``: size of the buffer, default 32 MiB; it must hold the largest message twice.
-    Or ``max_messages``: the same in messages; then requests ask for idle heartbeats only when they may have
-    to wait, which spares the server a look at its clock for each message. ``views`` (default False): the
-    column ``data`` is of the type ``binary_view``, whose payloads stay where they were received: a copy less,
-    which is worth it from some kilobytes a message on. Not all of Arrow's functions take that type;
-    ``cast(pa.binary())`` makes the copy. The other options are those of ``consumer.consume``.
+    Or ``max_messages``: the same in messages. ``views`` (default False): the column ``data`` is of the type
+    ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
+    kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
+    The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
+    heartbeats, which spares the server a look at its clock for each message.
     """
     names = list(SCHEMA.names) if columns is None else list(columns)
     unknown = [name for name in names if name not in SCHEMA.names]

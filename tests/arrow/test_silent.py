@@ -76,6 +76,18 @@ def check_silence(requests: list[dict[str, Any]], count: int) -> None:
         assert request["expires"] == (15_000_000_000 if silent else 30_000_000_000)
 
 
+async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetStream) -> None:
+    _, consumer = await filled(js)
+    source = consume_arrow(consumer, max_bytes=40_000)
+    async with await PullSpy.on(server.url, consumer) as spy, source:
+        assert await rows(source, COUNT) == list(range(COUNT))
+        requests = await seen(js, spy)
+    found = ["idle_heartbeat" not in request for request in requests]
+    assert not found[0], "nothing is known before the first message"
+    assert found.count(True) > 3
+    assert not found[-1], "whoever waits at the end asks for heartbeats"
+
+
 async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.JetStream) -> None:
     _, consumer = await filled(js)
     source = consume_arrow(consumer, max_messages=BUFFER)

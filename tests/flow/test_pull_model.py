@@ -88,6 +88,8 @@ class PullMachine(RuleBasedStateMachine):
                 assert action.idle_heartbeat_ns * 2 <= action.expires_ns
                 if not action.idle_heartbeat_ns:
                     assert self.trust_backlog
+                    assert self.left > 0
+                if not action.idle_heartbeat_ns and not self.measured_in_bytes:
                     later = sum(other.batch for other in actions[place:] if isinstance(other, SendPull))
                     assert self.left >= self.flow._ledger.messages - later
                 self.pulls_since_time_moved += 1
@@ -310,6 +312,14 @@ class BytesMachine(PullMachine):
         )
 
 
+class SilentBytesMachine(BytesMachine, SilentMachine):
+    """How far a backlog goes is an estimate here."""
+
+
+class HonestBytesMachine(BytesMachine, HonestMachine):
+    """A wrong estimate is no harm."""
+
+
 class CappedMachine(PullMachine):
     exact_messages = False
 
@@ -328,12 +338,16 @@ BytesMachine.TestCase.settings = SETTINGS
 CappedMachine.TestCase.settings = SETTINGS
 SilentMachine.TestCase.settings = SETTINGS
 HonestMachine.TestCase.settings = SETTINGS
+SilentBytesMachine.TestCase.settings = SETTINGS
+HonestBytesMachine.TestCase.settings = SETTINGS
 
 TestMessages = PullMachine.TestCase
 TestBytes = BytesMachine.TestCase
 TestCapped = CappedMachine.TestCase
 TestSilent = SilentMachine.TestCase
 TestHonest = HonestMachine.TestCase
+TestSilentBytes = SilentBytesMachine.TestCase
+TestHonestBytes = HonestBytesMachine.TestCase
 
 
 def test_the_end_of_one_request_may_give_back_the_last_bytes_of_all() -> None:

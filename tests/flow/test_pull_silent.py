@@ -104,6 +104,16 @@ def test_stop_after_and_a_buffer_of_one() -> None:
     assert (pull.batch, silent(pull)) == (1, True)
 
 
+@pytest.mark.parametrize(("left", "expected"), [(0, False), (9, False), (10, True), (PLENTY, True)])
+def test_a_buffer_of_bytes_goes_by_the_size_of_the_newest_messages(left: int, expected: bool) -> None:
+    sim = trusting(max_messages=None, max_bytes=10_000)
+    assert not pulls([*sim.receive(20, 2_000), *sim.process(20, 2_000)])
+    sim.flow.on_backlog(left)
+    # 4,000 bytes of the first request are to come, this one asks for 6,000 more: ten messages of 1,000.
+    (pull,) = pulls([*sim.receive(4, 4_000), *sim.process(4, 4_000)])
+    assert (pull.max_bytes, silent(pull)) == (6_000, expected)
+
+
 # --- when not ------------------------------------------------------------------------------------------
 
 
@@ -120,13 +130,9 @@ def test_off_by_default() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"max_messages": None, "max_bytes": 10_000},
-        {"max_bytes_per_request": 10_000},
-        {"group": "jobs"},
-    ],
+    [{"max_bytes_per_request": 10_000}, {"group": "jobs"}],
 )
-def test_not_by_bytes_and_not_in_a_priority_group(options: dict[str, object]) -> None:
+def test_not_with_two_limits_and_not_in_a_priority_group(options: dict[str, object]) -> None:
     sim = trusting(**options)
     assert not sim.flow.trusts_backlog
     told = pulls(brought(sim, 100, PLENTY))

@@ -5,8 +5,8 @@ What the parser cut out of the received chunks is handed on as it is (``jetspark
 none, and for reading without acknowledging.
 
 ADR-37 has ``consume`` ask for heartbeats with each request, and there it does. Columns are our own: they ask
-when a request may have to wait. With a buffer counted in messages, and while the last row of each run says
-that the consumer has plenty left, requests are silent (``pull_flow``, "Silent requests").
+when a request may have to wait. While the last row of each run says that the consumer has plenty left,
+requests are silent (``pull_flow``, "Silent requests").
 """
 
 from __future__ import annotations

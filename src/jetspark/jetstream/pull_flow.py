@@ -39,14 +39,14 @@ no alarm. If the driver wakes the machine late (user code blocked the loop), the
 moment to read what lies in the socket. The alarm warns, writes off what is outstanding and pulls again; a
 fetch concludes with it.
 
-**Silent requests** (``trust_backlog``, columns only; else every request of ``consume`` asks for heartbeats).
+**Silent requests** (``trust_backlog``, columns only; ``consume`` asks for heartbeats with each request).
 Heartbeats make the server read its clock for each message, and only a request that has to wait has a use for
 them. The newest message tells how many the consumer has left. A request that this covers, beside all that
-is outstanding, asks for none. Others may empty the consumer meanwhile (a purge, another client, a pause).
-So a silent request expires after one heartbeat: its time-out is the sign of life, at the moment the first
-heartbeat would have come, and gives back exactly what it had left. Hence the alarm needs no other rule: the
-oldest request that the server has speaks within a heartbeat of being sent or served, whichever kind it is.
-Any status, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
+is outstanding, asks for none (:mod:`pull_backlog`). Others may empty the consumer meanwhile (a purge, another
+client, a pause). So a silent request expires after one heartbeat: its time-out is the sign of life, at the
+moment the first heartbeat would have come, and gives back exactly what it had left. Hence the alarm needs no
+other rule: the oldest request that the server has speaks within a heartbeat of being sent or served. Any
+status, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
 
 **Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
 to 5 s is written off. A fetch then concludes with what it has; messages still arriving extend its
@@ -79,6 +79,7 @@ from jetspark.jetstream.flow_actions import (
     Unsubscribe,
     Warn,
 )
+from jetspark.jetstream.pull_backlog import Backlog
 from jetspark.jetstream.pull_backoff import Backoff
 from jetspark.jetstream.pull_caps import LIMITS, UNLIMITED, RequestCaps
 from jetspark.jetstream.pull_ledger import Ledger, Request
@@ -139,7 +140,6 @@ class PullFlow:
         "_state",
         "_stop_after",
         "_threshold",
-        "_trusting",
         "_unpinned",
         "_unsubscribed",
         "pin_id",
@@ -189,9 +189,9 @@ class PullFlow:
         self._received = 0
         self._received_bytes = 0
         self._backoff = Backoff()
-        self._backlog = 0
-        # How far a backlog goes in bytes is unknown, and a member of a group may have to wait all the same.
-        self._trusting = trust_backlog and not (self._fetch or caps.size or options.group)
+        # A member of a group may have to wait all the same.
+        capped = bool(caps.size) and not by_bytes
+        self._backlog = Backlog(trust_backlog and not (self._fetch or capped or options.group))
         self._must_exceed = 0
         self._quiet_since = 0.0
         self._late_until: float | None = None
@@ -244,7 +244,7 @@ class PullFlow:
     @property
     def trusts_backlog(self) -> bool:
         """Whether :meth:`on_backlog` is of any use."""
-        return self._trusting
+        return self._backlog.trusted
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
@@ -278,7 +278,7 @@ class PullFlow:
         if self._state is not State.NEW:
             return NOTHING
         self._state = State.RUNNING
-        self._backlog = 0
+        self._backlog.left = 0
         self._quiet_since = now
         self._started_at = now
         self._due_at = now + self._caps.expires
@@ -286,7 +286,7 @@ class PullFlow:
 
     def on_backlog(self, left: int) -> None:
         """The newest message says that the consumer has so many left: before :meth:`on_messages`."""
-        self._backlog = left
+        self._backlog.left = left
 
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:
         """A chunk of user messages was received: once for each chunk, before they are handed out."""
@@ -296,6 +296,7 @@ class PullFlow:
         self._backoff.failures = 0
         self._must_exceed = 0
         self._ledger.received(count, nbytes)
+        self._backlog.mean = nbytes / count
         self._buffered += count
         self._buffered_bytes += nbytes
         if self._fetch:
@@ -324,7 +325,7 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
-        self._backlog = 0
+        self._backlog.left = 0
         traits = status.traits
         if traits.ends is Ends.NOTHING:
             if status.kind is Kind.HEARTBEAT:
@@ -352,7 +353,7 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._connected = False
-        self._backlog = 0
+        self._backlog.left = 0
         self._ledger.void()
         self._backoff.until = None
         self._late_until = None
@@ -366,7 +367,7 @@ class PullFlow:
         if self._state is State.CONCLUDED or self._connected:
             return NOTHING
         self._connected = True
-        self._backlog = 0
+        self._backlog.left = 0
         self._ledger.void()
         self._backoff = Backoff()
         self._must_exceed = 0
@@ -394,7 +395,7 @@ class PullFlow:
             if self._fetch:
                 return self._conclude(missed)
             actions.append(Warn(missed))
-            self._backlog = 0
+            self._backlog.left = 0
             self._ledger.void()
             self._must_exceed = 0
         if not self._fetch:
@@ -474,7 +475,7 @@ class PullFlow:
                 batch, size = min(room, caps.batch), caps.size
                 room -= batch
             wanted -= batch
-            silent = self._trusting and self._backlog >= ledger.messages + batch
+            silent = self._backlog.covers(ledger, batch, size)
             actions.append(self._request(batch, size, caps.expires, now, silent))
         self._limited = room > 0 and wanted > 0
         return tuple(actions)

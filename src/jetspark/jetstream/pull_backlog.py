@@ -1,0 +1,30 @@
+"""What the consumer has left, as far as its newest message told: whether a request would have to wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jetspark.jetstream.pull_ledger import Ledger
+
+
+class Backlog:
+    """See the module. In bytes it is an estimate, by the newest messages; a silent request that waits all
+    the same is no harm."""
+
+    __slots__ = ("left", "mean", "trusted")
+
+    def __init__(self, trusted: bool) -> None:
+        self.trusted = trusted
+        #: Messages; 0 when nothing is known.
+        self.left = 0
+        #: Bytes of a message.
+        self.mean = 0.0
+
+    def covers(self, ledger: Ledger, batch: int, size: int) -> bool:
+        """Whether it is enough for one more request beside all that is outstanding."""
+        if not self.trusted or not self.left:
+            return False
+        if ledger.by_bytes:
+            return self.left * self.mean >= ledger.size + size
+        return self.left >= ledger.messages + batch
