@@ -141,17 +141,15 @@ def test_blocking_consumers_too(server: Server) -> None:
     check_silence(requests, COUNT)
 
 
-@pytest.mark.parametrize("how", ["messages", "bytes"])
-async def test_others_ask_for_heartbeats_each_time(server: Server, js: jetspark.JetStream, how: str) -> None:
-    """``consume`` as ADR-37 has it; and a buffer of bytes, which no count of messages covers."""
+@pytest.mark.parametrize("buffer", [{"max_messages": BUFFER}, {"max_bytes": 50_000}])
+async def test_consume_asks_for_heartbeats_each_time(
+    server: Server, js: jetspark.JetStream, buffer: dict[str, int]
+) -> None:
+    """As ADR-37 has it."""
     _, consumer = await filled(js)
     async with await PullSpy.on(server.url, consumer) as spy:
-        if how == "messages":
-            async with consumer.consume(max_messages=BUFFER, stop_after=COUNT) as messages:
-                assert len([message async for message in messages]) == COUNT
-        else:
-            async with consume_arrow(consumer, max_bytes=50_000, stop_after=COUNT) as source:
-                assert sum([batch.num_rows async for batch in source]) == COUNT
+        async with consumer.consume(stop_after=COUNT, **buffer) as messages:
+            assert len([message async for message in messages]) == COUNT
         requests = await seen(js, spy)
     assert len(requests) > 3
     assert all(request["idle_heartbeat"] == 15_000_000_000 for request in requests)

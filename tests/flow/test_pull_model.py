@@ -17,7 +17,7 @@ from jetspark.jetstream.consume_errors import MissedHeartbeat
 from jetspark.jetstream.flow_actions import Conclude, SendPull, Warn
 from jetspark.jetstream.pull_flow import MAX_REQUESTS, PullFlow, State
 from jetspark.jetstream.pull_options import PullOptions
-from jetspark.jetstream.statuses import Ends
+from jetspark.jetstream.statuses import Ends, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +120,8 @@ class PullMachine(RuleBasedStateMachine):
                 sent = outbox.popleft()
                 limit -= 1
                 assert sent.status is not None
-                self.left = 0
+                if sent.status.kind not in (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED):
+                    self.left = 0
                 refused = sent.status.pending is None and sent.status.traits.ends is Ends.ONE
                 if sent.status.traits.ends is Ends.ALL or refused:
                     # Exact as long as nothing newer overlaps with what this status is about.

@@ -114,6 +114,15 @@ def test_a_buffer_of_bytes_goes_by_the_size_of_the_newest_messages(left: int, ex
     assert (pull.max_bytes, silent(pull)) == (6_000, expected)
 
 
+@pytest.mark.parametrize("description", ["Message Size Exceeds MaxBytes", "Batch Completed"])
+def test_a_request_that_was_served_to_its_end_says_nothing_against_the_backlog(description: str) -> None:
+    sim = trusting(max_messages=None, max_bytes=10_000)
+    sim.flow.on_backlog(PLENTY)
+    assert not pulls([*sim.receive(4, 4_000), *sim.process(4, 4_000)])
+    (pull,) = pulls(sim.status(409, description, left=(999_996, 6_000)))
+    assert (pull.max_bytes, silent(pull)) == (10_000, True)
+
+
 # --- when not ------------------------------------------------------------------------------------------
 
 

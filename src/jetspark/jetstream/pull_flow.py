@@ -45,8 +45,8 @@ them. The newest message tells how many the consumer has left. A request that th
 is outstanding, asks for none (:mod:`pull_backlog`). Others may empty the consumer meanwhile (a purge, another
 client, a pause). So a silent request expires after one heartbeat: its time-out is the sign of life, at the
 moment the first heartbeat would have come, and gives back exactly what it had left. Hence the alarm needs no
-other rule: the oldest request that the server has speaks within a heartbeat of being sent or served. Any
-status, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
+other rule: the oldest request that the server has speaks within a heartbeat of being sent or served. Most
+statuses, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
 
 **Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
 to 5 s is written off. A fetch then concludes with what it has; messages still arriving extend its
@@ -190,8 +190,8 @@ class PullFlow:
         self._received_bytes = 0
         self._backoff = Backoff()
         # A member of a group may have to wait all the same.
-        capped = bool(caps.size) and not by_bytes
-        self._backlog = Backlog(trust_backlog and not (self._fetch or capped or options.group))
+        alike = (by_bytes or not caps.size) and not options.group
+        self._backlog = Backlog(trust_backlog and alike and not self._fetch)
         self._must_exceed = 0
         self._quiet_since = 0.0
         self._late_until: float | None = None
@@ -325,7 +325,8 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
-        self._backlog.left = 0
+        if status.kind not in _SERVED:
+            self._backlog.left = 0
         traits = status.traits
         if traits.ends is Ends.NOTHING:
             if status.kind is Kind.HEARTBEAT:
@@ -594,6 +595,10 @@ class PullFlow:
         if status.kind is Kind.MESSAGE_TOO_LARGE and not self._received:
             return (Warn(error_for(status)), *self._conclude())
         return self._conclude()
+
+
+#: What ends a request that was served: it says nothing against the backlog.
+_SERVED = (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED)
 
 
 def _is_silent(request: Request) -> bool:
