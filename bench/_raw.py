@@ -11,10 +11,9 @@ import socket
 from typing import Any
 
 CHUNK = 1 << 20
-# A pull asks for what `consume` asks for: always for heartbeats too (ADR-37 'Idle heartbeats'). They cost
-# the server a look at the clock for each message, and at that no client can be quicker.
+# A pull asks for no heartbeats, though `consume` has to (ADR-37 'Idle heartbeats'): they cost the server a look
+# at the clock for each message, and the limit is what is possible without.
 EXPIRES = 30.0
-HEARTBEAT = 15.0
 PAYLOAD_SEED = b"0123456789abcdef"
 
 
@@ -115,11 +114,8 @@ class RawConn:
             {"stream_name": stream, "config": {**body, **config}, "action": "create"},
         )
 
-    def pull(self, stream: str, consumer: str, inbox: str, batch: int, heartbeat: float = HEARTBEAT) -> None:
-        request = {"batch": batch, "expires": int(EXPIRES * 1e9)}
-        if heartbeat:
-            request["idle_heartbeat"] = int(heartbeat * 1e9)
-        body = json.dumps(request).encode()
+    def pull(self, stream: str, consumer: str, inbox: str, batch: int) -> None:
+        body = json.dumps({"batch": batch, "expires": int(EXPIRES * 1e9)}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox.encode(), len(body), body))
 
@@ -127,7 +123,8 @@ class RawConn:
 def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: int, step: int = 500) -> None:
     """`n` JetStream publishes, at most `window` unacknowledged; acks are counted, not read.
 
-    The reply subject is the same for all: what is counted is `MSG <inbox>` in the received bytes.
+    The reply subject is the same for all, so nobody can tell which ack is whose; what is counted is
+    `MSG <inbox>` in the received bytes.
     """
     one = b"PUB %s _INBOX.raw.ack %d\r\n%s\r\n" % (subject.encode(), size, payload(size))
     blocks = [one * step] * (n // step)
@@ -192,7 +189,6 @@ def drain_pull(
     last: int,
     recent: int = 1024,
     blind: int = 0,
-    heartbeat: float = HEARTBEAT,
 ) -> None:
     """Receives messages first..last of an ack-none pull consumer, looking at nothing but the newest tail.
 
@@ -200,7 +196,7 @@ def drain_pull(
     `recent` of them, which must be more than a message. The first `blind` bytes are not even looked at.
     """
     mark = b".1.%d.%d." % (last, last)
-    conn.pull(stream, consumer, "_INBOX.raw.pull", last - first + 1, heartbeat)
+    conn.pull(stream, consumer, "_INBOX.raw.pull", last - first + 1)
     sock = conn.sock
     buffer = bytearray(CHUNK)
     view = memoryview(buffer)

@@ -50,7 +50,7 @@ from _harness import (
     ready,
     warmed,
 )
-from _raw import CHUNK, HEARTBEAT, RawConn, drain_pull, drain_pull_explicit, publish_pipelined
+from _raw import CHUNK, RawConn, drain_pull, drain_pull_explicit, publish_pipelined
 
 PURE = {"JETSPARK_WIRE": "python"}  # without the compiled core
 BUFFER = 20_000  # our consume(max_messages=...)
@@ -255,7 +255,7 @@ async def ours_latency(p: Params) -> Figures:
 # --- raw ------------------------------------------------------------------------------------------
 
 
-def raw_pull(p: Params, heartbeat: float = HEARTBEAT) -> Figures:
+def raw_pull(p: Params) -> Figures:
     stream = stream_of(p)
     with RawConn(p.host, p.port) as conn:
         conn.create_pull_consumer(stream, f"{p.run_id}-w")
@@ -263,12 +263,8 @@ def raw_pull(p: Params, heartbeat: float = HEARTBEAT) -> Figures:
         conn.send(b"SUB _INBOX.raw.pull 3\r\n")
         drain_pull(conn, stream, f"{p.run_id}-w", 1, p.warm, **unseen(p.size, p.warm))
         started = now()
-        drain_pull(conn, stream, f"{p.run_id}-t", 1, p.n, **unseen(p.size, p.n), heartbeat=heartbeat)
+        drain_pull(conn, stream, f"{p.run_id}-t", 1, p.n, **unseen(p.size, p.n))
         return by_bytes(rate(p.n, started, now()), p.size)
-
-
-def raw_pull_silent(p: Params) -> Figures:
-    return raw_pull(p, heartbeat=0.0)
 
 
 def raw_ack_explicit(p: Params) -> Figures:
@@ -317,7 +313,6 @@ BENCH = Bench(
         Measure("ours:arrow", ours_arrow, 600_000, 200_000),
         # Once more, next to what it is compared with.
         Measure("raw:pull_beside", raw_pull, 600_000, 300_000),
-        Measure("raw:pull_silent", raw_pull_silent, 600_000, 300_000),
         Measure("ours:arrow_pure", ours_arrow, 600_000, 200_000, env=PURE),
         Measure("ours:arrow_4k", ours_arrow, 120_000, 40_000, size=4_096),
         Measure("raw:pull_4k", raw_pull, 120_000, 40_000, size=4_096),
@@ -356,7 +351,6 @@ BENCH = Bench(
             {"nats-py": "nats-py:fetch_1000", "natsrpy": "natsrpy:fetch_10000"},
         ),
         Row("arrow", "ours:arrow", "raw:pull_beside"),
-        Row("arrow_silent", "ours:arrow", "raw:pull_silent"),
         Row("arrow_pure", "ours:arrow_pure", "raw:pull_beside"),
         Row("arrow_4k", "ours:arrow_4k", "raw:pull_4k", unit="MB/s", figure="mb"),
         Row("arrow_64k", "ours:arrow_64k", "raw:pull_64k", unit="MB/s", figure="mb"),

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetspark.jetstream.statuses import Kind
+
 if TYPE_CHECKING:
     from jetspark.jetstream.pull_ledger import Ledger
+
+
+#: What ends a request that was served: it says nothing against the backlog.
+_SERVED = (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED)
 
 
 class Backlog:
@@ -28,3 +34,8 @@ class Backlog:
         if ledger.by_bytes:
             return self.left * self.mean >= ledger.size + size
         return self.left >= ledger.messages + batch
+
+    def heard(self, kind: Kind) -> None:
+        """A status came: of a request that waited, most likely."""
+        if kind not in _SERVED:
+            self.left = 0

@@ -325,8 +325,7 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
-        if status.kind not in _SERVED:
-            self._backlog.left = 0
+        self._backlog.heard(status.kind)
         traits = status.traits
         if traits.ends is Ends.NOTHING:
             if status.kind is Kind.HEARTBEAT:
@@ -595,10 +594,6 @@ class PullFlow:
         if status.kind is Kind.MESSAGE_TOO_LARGE and not self._received:
             return (Warn(error_for(status)), *self._conclude())
         return self._conclude()
-
-
-#: What ends a request that was served: it says nothing against the backlog.
-_SERVED = (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED)
 
 
 def _is_silent(request: Request) -> bool:
