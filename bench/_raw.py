@@ -11,8 +11,8 @@ import socket
 from typing import Any
 
 CHUNK = 1 << 20
-# A pull asks for no heartbeats, though `consume` has to (ADR-37 'Idle heartbeats'): they cost the server a look
-# at the clock for each message, and the limit is what is possible without.
+# A pull asks for no heartbeats, though `consume` has to (ADR-37 'Idle heartbeats'): they cost the server a
+# look at the clock for each message, and the limit is what is possible without.
 EXPIRES = 30.0
 PAYLOAD_SEED = b"0123456789abcdef"
 
