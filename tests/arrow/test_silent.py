@@ -60,10 +60,9 @@ async def seen(js: jetspark.JetStream, spy: PullSpy) -> list[dict[str, Any]]:
 
 def check_silence(requests: list[dict[str, Any]], count: int) -> None:
     """Each is silent exactly when the backlog of ``count`` covers it beside those before it."""
-    assert "idle_heartbeat" in requests[0], "nothing is known before the first message"
-    asked = requests[0]["batch"]
+    asked = 0
     found, expected = [], []
-    for request in requests[1:]:
+    for request in requests:
         asked += request["batch"]
         found.append("idle_heartbeat" not in request)
         expected.append(asked <= count)
@@ -83,7 +82,7 @@ async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetS
         assert await rows(source, COUNT) == list(range(COUNT))
         requests = await seen(js, spy)
     found = ["idle_heartbeat" not in request for request in requests]
-    assert not found[0], "nothing is known before the first message"
+    assert found[0], "the consumer's info tells of it"
     assert found.count(True) > 3
     assert not found[-1], "whoever waits at the end asks for heartbeats"
 
@@ -97,13 +96,13 @@ async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.
 
 
 async def test_silent_to_the_end_of_a_range(server: Server, js: jetspark.JetStream) -> None:
-    """With stop_after in the midst of a stream only the first request could have to wait."""
+    """With stop_after in the midst of a stream no request has to wait."""
     _, consumer = await filled(js)
     async with await PullSpy.on(server.url, consumer) as spy:
         async with consume_arrow(consumer, max_messages=BUFFER, stop_after=COUNT - 1_000) as source:
             assert sum([batch.num_rows async for batch in source]) == COUNT - 1_000
         requests = await seen(js, spy)
-    assert ["idle_heartbeat" in request for request in requests] == [True] + [False] * (len(requests) - 1)
+    assert not any("idle_heartbeat" in request for request in requests)
     assert sum(request["batch"] for request in requests) == COUNT - 1_000
 
 
@@ -166,7 +165,7 @@ async def test_a_backlog_that_goes_away_raises_no_alarm(
     )
     async with await PullSpy.on(server.url, consumer) as spy, source:
         await eventually(lambda: source._source.pending == BUFFER)
-        assert "idle_heartbeat" in await spy.next()
+        assert "idle_heartbeat" not in await spy.next()
         if taken_away == "purged":
             await stream.purge()
         elif taken_away == "paused":

@@ -196,12 +196,13 @@ def test_what_is_known_is_dropped(event: Callable[[Sim], list[Action]]) -> None:
     assert all(map(silent, pulls(brought(sim, sim.flow.pending_messages, PLENTY))))
 
 
-def test_messages_from_before_the_start_tell_nothing() -> None:
+@pytest.mark.parametrize(("left", "expected"), [(0, False), (89, False), (90, True)])
+def test_the_first_request_goes_by_what_the_consumer_had(left: int, expected: bool) -> None:
     sim = Sim(PullOptions(max_messages=100, expires=10.0), trust_backlog=True)
-    sim.flow.on_backlog(PLENTY)
     sim.receive(10)  # a cancelled fetch had left them
+    sim.flow.on_backlog(left)
     (pull,) = pulls(sim.start())
-    assert (pull.batch, silent(pull)) == (90, False)
+    assert (pull.batch, silent(pull)) == (90, expected)
 
 
 # --- silence -------------------------------------------------------------------------------------------

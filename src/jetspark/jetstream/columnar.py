@@ -5,8 +5,8 @@ What the parser cut out of the received chunks is handed on as it is (``jetspark
 none, and for reading without acknowledging.
 
 ADR-37 has ``consume`` ask for heartbeats with each request, and there it does. Columns are our own: they ask
-when a request may have to wait. While the last row of each run says that the consumer has plenty left,
-requests are silent (``pull_flow``, "Silent requests").
+when a request may have to wait. While the consumer's info, then the last row of each run say that it has
+plenty left, requests are silent (``pull_flow``, "Silent requests").
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ class ConsumeColumns(ConsumeBase):
             sink = consumer._new_columnar_sink(options, tell)
             # A cancelled fetch of this handle may have left messages; without acks they never come again.
             sink.preload(consumer._stash.take(options.stop_after))
+            # It may have changed since; a request that waits for that is no harm.
+            sink.flow.on_backlog(consumer.cached_info.num_pending)
             return sink
 
         super().__init__(make_sink, on_error)

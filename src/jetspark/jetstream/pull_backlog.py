@@ -1,4 +1,4 @@
-"""What the consumer has left, as far as its newest message told: whether a request would have to wait."""
+"""What the consumer has left, as far as its newest message or its info told: whether a request would wait."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.pull_ledger import Ledger
 
 
+_LEAST = 50.0
 #: What ends a request that was served: it says nothing against the backlog.
 _SERVED = (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED)
 
@@ -24,8 +25,8 @@ class Backlog:
         self.trusted = trusted
         #: Messages; 0 when nothing is known.
         self.left = 0
-        #: Bytes of a message.
-        self.mean = 0.0
+        #: Bytes of a message; no less than its ack reply before the first has come.
+        self.mean = _LEAST
 
     def covers(self, ledger: Ledger, batch: int, size: int) -> bool:
         """Whether it is enough for one more request beside all that is outstanding."""

@@ -278,14 +278,13 @@ class PullFlow:
         if self._state is not State.NEW:
             return NOTHING
         self._state = State.RUNNING
-        self._backlog.left = 0
         self._quiet_since = now
         self._started_at = now
         self._due_at = now + self._caps.expires
         return self._pull(now)
 
     def on_backlog(self, left: int) -> None:
-        """The newest message says that the consumer has so many left: before :meth:`on_messages`."""
+        """The consumer has so many left, says the newest message (before :meth:`on_messages`) or its info."""
         self._backlog.left = left
 
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:

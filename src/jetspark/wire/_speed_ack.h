@@ -134,6 +134,7 @@ typedef struct {
 } Seal;
 
 static PyTypeObject *AckFutureType;
+static PyObject *base_set_result; /* asyncio's, which does not wake */
 
 static Seal *seal_of(PyObject *self)
 {
@@ -148,6 +149,12 @@ static int wake(PyObject *self)
     PyObject *keywords = Py_BuildValue("{sO}", "loop", seal->loop);
     if (keywords == NULL)
         return -1;
+    if (seal->loop == NULL) {
+        /* That may have collected garbage, and so run code that has woken it: to initialise it once more would
+         * take from it what it has got since. */
+        Py_DECREF(keywords);
+        return 0;
+    }
     /* Asks the loop whether it is being debugged: a call, in which another thread may wake it too, or its ack
      * may come. Until it is over it is not awake. */
     int failed = AckFutureType->tp_base->tp_init(self, no_arguments, keywords);
@@ -156,16 +163,22 @@ static int wake(PyObject *self)
         return -1;
     if (seal->loop == NULL)
         return 0;
-    PyObject *ack = NULL;
     if (seal->kind != NULL) {
-        ack = make_ack(seal->kind, seal->stream, seal->domain, seal->seq, seal->duplicate);
+        PyObject *ack = make_ack(seal->kind, seal->stream, seal->domain, seal->seq, seal->duplicate);
         if (ack == NULL)
             return -1;
+        /* Before it counts as awake: who fails here leaves it to the next who looks. */
+        PyObject *values[3] = {NULL, self, ack};
+        PyObject *set = seal->loop == NULL ? Py_NewRef(Py_None)
+                                           : PyObject_Vectorcall(base_set_result, values + 1,
+                                                                 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_DECREF(ack);
+        if (set == NULL)
+            return -1;
+        Py_DECREF(set);
     }
     Py_CLEAR(seal->loop);
-    failed = ack != NULL && set_result(self, ack) < 0;
-    Py_XDECREF(ack);
-    return failed ? -1 : 0;
+    return 0;
 }
 
 /* Its ack has come. */
@@ -174,11 +187,11 @@ static int settle_future(PyObject *self, PyObject *kind, PyObject *stream, PyObj
 {
     Seal *seal = seal_of(self);
     if (seal->loop != NULL) {
-        if (Py_REFCNT(self) == 1)
-            return 0; /* nobody will ever ask */
-        Py_XSETREF(seal->kind, Py_NewRef(kind));
-        Py_XSETREF(seal->stream, Py_NewRef(stream));
-        Py_XSETREF(seal->domain, Py_XNewRef(domain));
+        if (Py_REFCNT(self) == 1 || seal->kind != NULL)
+            return 0; /* nobody will ever ask; or it has its ack, which `wake` may be reading */
+        seal->kind = Py_NewRef(kind);
+        seal->stream = Py_NewRef(stream);
+        seal->domain = Py_XNewRef(domain);
         seal->seq = seq;
         seal->duplicate = duplicate;
         return 0;
@@ -298,10 +311,14 @@ static int ready_ack_future(void)
     PyType_Spec spec = {
         .name = "jetspark.wire._speed.AckFuture",
         .basicsize = (int)(((PyTypeObject *)base)->tp_basicsize + (Py_ssize_t)sizeof(Seal)),
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        /* Immutable as its base is: whoever replaced a slot would meet it asleep. */
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION
+                 | Py_TPFLAGS_IMMUTABLETYPE,
         .slots = slots,
     };
-    PyObject *type = PyType_FromSpecWithBases(&spec, base);
+    if (base_set_result == NULL)
+        base_set_result = PyObject_GetAttr(base, name_set_result);
+    PyObject *type = base_set_result == NULL ? NULL : PyType_FromSpecWithBases(&spec, base);
     Py_DECREF(base);
     AckFutureType = (PyTypeObject *)type;
     return type == NULL ? -1 : 0;

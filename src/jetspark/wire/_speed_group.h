@@ -19,6 +19,7 @@ typedef struct {
     int acked;
     int odd; /* answers that the publisher keeps */
     char ended;
+    char left; /* one of its answers was left to the publisher: so is all that follows, or their order is lost */
     PyObject *futures[MOST_TOGETHER];
     PyObject *datas[MOST_TOGETHER];
     int64_t seqs[MOST_TOGETHER];
@@ -152,8 +153,9 @@ static PyObject *group_datas(Group *self, void *ignored)
 
 static PyObject *group_seqs(Group *self, void *ignored)
 {
-    PyObject *found = PyList_New(self->acked);
-    for (int i = 0; found != NULL && i < self->acked; i++) {
+    int acked = self->acked; /* to make a list may run code by which it gets more */
+    PyObject *found = PyList_New(acked);
+    for (int i = 0; found != NULL && i < acked; i++) {
         PyObject *seq = PyLong_FromLongLong(self->seqs[i]);
         if (seq == NULL)
             Py_CLEAR(found);

@@ -229,7 +229,7 @@ PyDoc_STRVAR(launch_doc,
 static PyObject *launcher_launch(Launcher *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 5 || !PyList_Check(args[0]) || !PyBytes_Check(args[1]) || !PyLong_Check(args[2])
-        || !PyBytes_Check(args[4])) {
+        || !PyUnicode_Check(args[3]) || !PyBytes_Check(args[4])) {
         PyErr_SetString(PyExc_TypeError, "launch(list, bytes, int, str, bytes)");
         return NULL;
     }
@@ -412,7 +412,7 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
                 if (!failed)
                     self->grouped++;
             }
-            else if (fresh != NULL) {
+            else if (fresh != NULL && may_share(self, data)) {
                 group = fresh;
                 group->serial = serial;
                 failed = launch(self, self->out, prefix, serial, (PyObject *)group, data);

@@ -60,7 +60,12 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
     PyObject *others = PyList_New(0);
     if (others == NULL)
         return NULL;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
+    for (Py_ssize_t i = 0;; i++) {
+        /* Here, because it may run code: the last one must be gone before anybody could look at it through a
+         * weak reference, and pending must not change between the look-up and the removal. */
+        Py_CLEAR(flight);
+        if (i >= self->count)
+            break;
         const Row *row = &self->rows[i];
         if (row->subject_len <= cut)
             continue;
@@ -94,14 +99,16 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         }
         if (plain && is_group) {
             Group *group = (Group *)found;
-            int noted = group_note(group, stream, &ack);
+            int noted = group->left ? ODD : group_note(group, stream, &ack);
             if (noted < 0)
                 goto fail;
             if (noted == SEEN || (noted == NOTED && group->acked + group->odd < group->count))
                 continue;
-            plain = group->acked == group->count;
+            plain = noted == NOTED && group->acked == group->count;
         }
         if (!plain) {
+            if (is_group)
+                ((Group *)found)->left = 1;
             PyObject *index = PyLong_FromSsize_t(i);
             int failed = index == NULL || PyList_Append(others, index) < 0;
             Py_XDECREF(index);
@@ -109,9 +116,15 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
                 goto fail;
             continue;
         }
-        Py_XSETREF(flight, Py_NewRef(found));
-        if (PyDict_DelItem(pending, key) < 0)
+        /* What may fail comes before it is taken out of pending, where else it would be told of its failure. */
+        PyObject *domain = NULL;
+        if (is_future && ack.domain != NULL && (domain = text(ack.domain, ack.domain_len)) == NULL)
             goto fail;
+        flight = Py_NewRef(found);
+        if (PyDict_DelItem(pending, key) < 0) {
+            Py_XDECREF(domain);
+            goto fail;
+        }
         if (is_group) {
             Group *group = (Group *)flight;
             acked += group->count;
@@ -123,14 +136,9 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         acked++;
         duplicates += ack.duplicate;
         if (is_future) {
-            if (launcher != NULL && launcher_heard(launcher, stream, flight, &ack) < 0)
-                goto fail;
-            PyObject *domain = NULL;
-            if (ack.domain != NULL && (domain = text(ack.domain, ack.domain_len)) == NULL)
-                goto fail;
             int failed = settle_future(flight, args[2], stream, domain, ack.seq, ack.duplicate);
             Py_XDECREF(domain);
-            if (failed)
+            if (failed || (launcher != NULL && launcher_heard(launcher, stream, flight, &ack) < 0))
                 goto fail;
             continue;
         }
@@ -145,8 +153,7 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             together.duplicates += ack.duplicate;
             continue;
         }
-        PyObject *domain = ack.domain == NULL ? NULL : text(ack.domain, ack.domain_len);
-        if (ack.domain != NULL && domain == NULL)
+        if (ack.domain != NULL && (domain = text(ack.domain, ack.domain_len)) == NULL)
             goto fail;
         PyObject *made = make_ack(args[2], stream, domain, ack.seq, ack.duplicate);
         Py_XDECREF(domain);
@@ -160,7 +167,6 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
     if (tell_batch(&together) < 0)
         goto fail;
     Py_XDECREF(key);
-    Py_XDECREF(flight);
     Py_XDECREF(stream);
     return Py_BuildValue("(nnN)", acked, duplicates, others);
 fail:
