@@ -62,8 +62,10 @@ class Sent:
 
     async def settled(self, timeout: float = 30) -> None:
         """Until every future is done."""
-        done, waiting = await asyncio.wait(self.futures, timeout=timeout)
-        assert not waiting, f"{len(waiting)} of {len(done) + len(waiting)} have no answer"
+        waiting = {future for future in self.futures if not future.done()}
+        if waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=timeout)
+        assert not waiting, f"{len(waiting)} of {len(self.futures)} have no answer"
 
     def errors(self) -> list[BaseException | None]:
         """Of each message; None: it has an ack. Cancelled ones are left out."""
@@ -161,3 +163,17 @@ async def failures_of(publisher: Publisher) -> int:
     except jetspark.PublishFailed as failed:
         return failed.count
     return 0
+
+
+def count_lookups(publisher: Publisher) -> list[int]:
+    """Sequences that it asks the stream for."""
+    asked: list[int] = []
+    inner = publisher._lookup
+    assert inner is not None
+
+    async def note(stream: str, sequence: int) -> bytes:
+        asked.append(sequence)
+        return await inner(stream, sequence)
+
+    publisher._lookup = note
+    return asked

@@ -14,10 +14,10 @@ import pytest
 import jetspark
 from group_truth import COMPILED, TOGETHER, WARM, Held, Sent, check_truth, failures_of
 from helpers import eventually, unique
-from jetspark import DiscardPolicy, PublisherStats, StorageType, StreamConfig
+from jetspark import PublisherStats, StorageType, StreamConfig
 from jetspark.errors import ConnectionClosed, ConnectionLost, RequestTimeout
-from jetspark.jetstream import publisher_acks
 from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.jetstream.publish_many import Columns, Publishing
 from lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ async def others(server: Server) -> AsyncIterator[jetspark.Connection]:
     """A second client."""
     async with jetspark.connect(server.url) as connection:
         yield connection
-
-
-@pytest.fixture
-def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups come back soon after trouble, to have more of it in less time."""
-    monkeypatch.setattr(publisher_acks, "AFTER_TROUBLE", 100)
 
 
 async def test_messages_of_one_publisher(js: jetspark.JetStream, others: jetspark.Connection) -> None:
@@ -156,70 +150,31 @@ async def test_several_subjects_and_growing_sizes(
         assert shared
 
 
-@pytest.mark.parametrize("room", [1, 7, TOGETHER, 1_003])
-async def test_a_stream_becomes_full(js: jetspark.JetStream, room: int) -> None:
-    stream = await make(js, max_msgs=WARM + room, discard=DiscardPolicy.NEW)
+async def test_among_messages_of_all_kinds(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
+    stream = await make(js)
     subject = f"{stream.name}.a"
     async with js.publisher() as publisher:
         sent = Sent(publisher)
         await sent.warm_up(subject)
-        await sent.publish(subject, 1_500)
-        assert (sent.most_grouped > 0) == COMPILED
-        assert await failures_of(publisher) == 1_500 - room
-        sent.check_empty()
-        truth = {"acked": WARM + room, "refused": 1_500 - room}
-        held = await Held.by(stream)
-        assert check_truth(sent, held) == truth
-        assert [error is None for error in sent.errors()] == [True] * (WARM + room) + [False] * (1_500 - room)
-        # And it recovers.
-        await stream.purge()
-        again = Sent(publisher)
-        await again.publish(subject, 500)
+        batches = []
+        for number in range(100):
+            await sent.publish(subject, 7)
+            await nc.publish(subject, b"")
+            await sent.publish(subject, 7)
+            await publisher.publish(subject, b"", headers={"a": "b"}, msg_id=f"{number}")
+            await sent.publish(subject, 7)
+            batches.append(await publisher.publish_many([Publishing(subject, b"")] * 3))
+            await sent.publish(subject, 7)
+            batches.append(await publisher._publish_columns(Columns([subject] * 3, [b""] * 3, None)))
         assert await failures_of(publisher) == 0
-        assert check_truth(again, await Held.by(stream)) == {"acked": 500}
-        assert again.most_grouped == 0
-    assert publisher.stats == PublisherStats(
-        published=WARM + 2_000, acked=WARM + room + 500, failed=1_500 - room
-    )
-
-
-@pytest.mark.usefixtures("soon_again")
-async def test_a_full_stream_takes_what_is_small_enough(js: jetspark.JetStream) -> None:
-    """So some in the middle of a group are refused: whose acks the others are, only the stream can tell."""
-    stream = await make(js, max_bytes=100_000, discard=DiscardPolicy.NEW)
-    subject = f"{stream.name}.a"
-    lookups = 0
-    async with js.publisher() as publisher:
-        inner = publisher._lookup
-        assert inner is not None
-
-        async def counted(name: str, sequence: int) -> bytes:
-            nonlocal lookups
-            lookups += 1
-            assert inner is not None
-            return await inner(name, sequence)
-
-        publisher._lookup = counted
-        sent = Sent(publisher)
-        refused = 0
-        for turn in range(12):
-            await stream.purge()
-            # Groups are back, and sizes proven.
-            for _ in range(WARM // 50 if turn == 0 else 4):
-                await sent.publish(subject, 50, size=1_000)
-                await sent.settled()
-                await stream.purge()
-            for number in range(600):
-                await sent.publish(subject, size=1_000 if number % (3 + turn) else 10)
-            failed = await failures_of(publisher)
-            refused += failed
-            assert 0 < failed < 600
-            sent.check_empty()
-            fresh = Sent(publisher, sent.datas[-600:], sent.futures[-600:])
-            truth = check_truth(fresh, await Held.by(stream))
-            assert truth == {"acked": 600 - failed, "refused": failed}
-    assert (sent.most_grouped > 0, lookups > 0) == (COMPILED, COMPILED)
-    assert publisher.stats.failed == refused
+        sent.check_empty()
+        published = WARM + 100 * (28 + 1 + 6)
+        assert publisher.stats == PublisherStats(published=published, acked=published)
+        assert [await batch for batch in batches]
+    held = await Held.by(stream)
+    assert len(held.by_sequence) == published + 100
+    assert check_truth(sent, held) == {"acked": WARM + 2_800}
+    assert (sent.most_grouped > 0) == COMPILED
 
 
 async def test_large_messages_among_small_ones(js: jetspark.JetStream) -> None:
@@ -238,20 +193,6 @@ async def test_large_messages_among_small_ones(js: jetspark.JetStream) -> None:
         assert publisher.stats.acked == publisher.stats.published == WARM + 60 * 66
     assert (sent.most_grouped > 0) == COMPILED
     assert check_truth(sent, await Held.by(stream)) == {"acked": WARM + 60 * 66}
-
-
-async def test_large_messages_and_a_full_stream(js: jetspark.JetStream) -> None:
-    stream = await make(js, max_msgs=WARM + 505, discard=DiscardPolicy.NEW)
-    subject = f"{stream.name}.a"
-    async with js.publisher() as publisher:
-        sent = Sent(publisher)
-        await sent.warm_up(subject)
-        for _ in range(10):
-            await sent.publish(subject, 1, size=20_000)
-            await sent.publish(subject, 99)
-        assert await failures_of(publisher) == 495
-        sent.check_empty()
-    assert check_truth(sent, await Held.by(stream)) == {"acked": WARM + 505, "refused": 495}
 
 
 async def test_a_reconnect_in_the_middle(server: Server) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from group_truth import COMPILED, TOGETHER, WARM, Held, Sent, check_truth, failures_of
+from group_truth import COMPILED, TOGETHER, WARM, Held, Sent, check_truth, count_lookups, failures_of
 from helpers import eventually, unique, until_answered
 from jetspark import DiscardPolicy, PublisherStats, StorageType, StreamConfig
 from jetspark.errors import NoRespondersError, RequestTimeout
@@ -72,20 +72,6 @@ async def replicated(js: jetspark.JetStream, **options: Any) -> Stream:
     await until_answered(lambda: js.publish(f"{name}.a", b"", retries=100))
     await until_answered(stream.purge)
     return stream
-
-
-def count_lookups(publisher: Publisher) -> list[int]:
-    """Sequences that it asks the stream for."""
-    asked: list[int] = []
-    inner = publisher._lookup
-    assert inner is not None
-
-    async def note(stream: str, sequence: int) -> bytes:
-        asked.append(sequence)
-        return await inner(stream, sequence)
-
-    publisher._lookup = note
-    return asked
 
 
 @pytest.mark.usefixtures("soon_again")
