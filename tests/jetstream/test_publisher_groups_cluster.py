@@ -334,15 +334,16 @@ async def _both_store_it(leaf: Server, hub: Server, ahead: str) -> None:
         for stream in streams.values():
             await stream.purge()
         all_sent: list[Sent] = []
-        for name, js in contexts.items():
+        # Whose acks come first, and when the other's begin to come, differs from one publisher to the next.
+        for js in [*contexts.values()] * 5:
             async with js.publisher(ack_timeout=2) as publisher:
                 sent = Sent(publisher)
                 all_sent.append(sent)
-                for count in (WARM, 500, 2_000, 500, 3_000):
+                for count in (WARM, 500, 1_000):
                     await sent.publish("s", count, size=40)
                     await failures_of(publisher)
                     sent.check_empty()
-                assert publisher.stats.acked + publisher.stats.failed == WARM + 6_000, name
+                assert publisher.stats.acked + publisher.stats.failed == WARM + 1_500
         total = sum(len(sent.datas) for sent in all_sent)
 
         async def arrived() -> bool:
@@ -354,7 +355,7 @@ async def _both_store_it(leaf: Server, hub: Server, ahead: str) -> None:
         for sent in all_sent:
             truth = check_truth(sent, *holds)
             assert truth["acked"] + truth["unknown"] == len(sent.datas)
-            assert truth["acked"] > WARM
+            assert truth["acked"] >= WARM
             assert all(isinstance(error, RequestTimeout | None) for error in sent.errors())
 
 
