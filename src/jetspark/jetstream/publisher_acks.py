@@ -14,11 +14,9 @@ confirms any of them, and no reply is used twice, so no ack can be taken for tha
 
 The rest is for the rare case that anything else is answered:
 
-- The last messages of a group are refused: then all acks came before the first refusal, and the order tells.
-  For the leader refuses at once what it refuses, so that no later message can have its ack first.
-- A refusal came before an ack: with replicas an ack takes its time, so any of them may be meant. The stream
-  is asked what it has under the sequences that were acked, and the payloads tell. Whoever may not ask gets
-  :class:`PublishUnclear`.
+- Some are refused, some stored. With replicas an ack takes its time and a refusal does not, so their order
+  tells nothing. The stream is asked what it has under the sequences that were acked, and the payloads tell
+  which messages these are. Whoever may not ask gets :class:`PublishUnclear`.
 - Acks come from several streams (weighted subject mappings; a leaf node and its hub that both store it), or
   some never come: one stream has to acknowledge all of them, else they fail as messages without an ack do.
 
@@ -33,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -91,6 +89,14 @@ def _subject(noted: Flight | AckFuture | Group) -> str:
     return noted.subject if isinstance(noted, Group) else noted._subject
 
 
+class _Odd(NamedTuple):
+    """An answer to a group that is not its stream's next ack."""
+
+    answer: PubAck | JetsparkError
+    stream: str | None
+    """Whose answer it is; None for the server's word that there is no stream."""
+
+
 def matches(datas: Sequence[bytes], stored: Iterable[bytes]) -> list[int] | None:
     """Which of the messages were stored, given in order what the stream has; None when they do not fit."""
     found: list[int] = []
@@ -103,6 +109,17 @@ def matches(datas: Sequence[bytes], stored: Iterable[bytes]) -> list[int] | None
         found.append(place)
         place += 1
     return found
+
+
+def _named_stream(answer: PubAck | JetsparkError, data: bytes) -> str | None:
+    if isinstance(answer, PubAck):
+        return f"{answer.stream} {answer.domain}"  # it is another's, or out of order
+    if isinstance(answer, NoStreamResponse):
+        return None
+    try:
+        return decode_puback(data).stream
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""  # nobody's
 
 
 class AwaitedAcks(Sink):
@@ -120,8 +137,7 @@ class AwaitedAcks(Sink):
         # Messages from this serial on were published since the link was lost.
         self._unsent_from = 0
         self._pending: dict[int, Flight | AckFuture | Group] = {}  # by serial
-        # Of groups: answers that do not fit, each with how many acks were there before it.
-        self._odd: dict[int, list[tuple[int, PubAck | JetsparkError]]] = {}
+        self._odd: dict[int, list[_Odd]] = {}  # of groups, by serial
         self._lookup: Callable[[str, int], Awaitable[bytes]] | None = None
         self._lookups: set[asyncio.Task[None]] = set()
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
@@ -186,7 +202,7 @@ class AwaitedAcks(Sink):
                 continue
             answer = self._read(message, noted)
             if isinstance(noted, Group):
-                self._group_answered(serial, noted, answer)
+                self._group_answered(serial, noted, answer, message.data)
                 continue
             if isinstance(answer, JetsparkError):
                 # Such as "this msg_id is in process": what we sent before the link broke is still on its way.
@@ -256,52 +272,62 @@ class AwaitedAcks(Sink):
 
     # Groups
 
-    def _group_answered(self, serial: int, group: Group, answer: PubAck | JetsparkError) -> None:
+    def _group_answered(self, serial: int, group: Group, answer: PubAck | JetsparkError, data: bytes) -> None:
         """Something that is more than the next ack of its stream."""
         if not (isinstance(answer, PubAck) and group.note(answer.stream, answer.domain, answer.seq)):
             odd = self._odd.setdefault(serial, [])
-            odd.append((group.acked, answer))
+            odd.append(_Odd(answer, _named_stream(answer, data)))
             group.odd = len(odd)
             self._isolate(AFTER_TROUBLE)
         if group.acked == group.count:
             self._end_group(serial, group, range(group.count))
-        elif group.acked + group.odd >= group.count:
-            odd = self._odd[serial]
-            if any(isinstance(one, PubAck) for _, one in odd):
-                return  # of another stream: one of them may yet acknowledge all, or nobody will know
-            if all(before == group.acked for before, _ in odd):
-                self._end_group(serial, group, range(group.acked))
-            elif group.odd + group.acked == group.count:
-                task = self.client._loop.create_task(self._look_up(serial, group))
-                self._lookups.add(task)
-                task.add_done_callback(self._lookups.discard)
+            return
+        odd = self._odd.get(serial, [])
+        streams = {one.stream for one in odd} - {None} | ({group.stream} if group.acked else set())
+        if group.acked + len(odd) < group.count or len(streams) > 1:
+            return  # of several streams one may yet acknowledge all; else nobody will know
+        if any(isinstance(one.answer, PubAck) for one in odd):
+            return  # its acks are out of order
+        if not group.acked:
+            self._end_group(serial, group, ())
+        else:
+            task = self.client._loop.create_task(self._look_up(serial, group))
+            self._lookups.add(task)
+            task.add_done_callback(self._lookups.discard)
 
     async def _look_up(self, serial: int, group: Group) -> None:
         """Ask the stream which messages of a group it has."""
-        found: list[int] | None = None
+        seqs: list[int] = []
+        found: list[int] | None = []
         error: JetsparkError | None = None
-        try:
-            if self._lookup is not None and group.stream is not None:
-                datas = group.datas
-                found = matches(datas, [await self._lookup(group.stream, seq) for seq in group.seqs])
-        except JetsparkError as failure:
-            error = failure
+        while not group.ended and len(seqs) < group.acked:  # more may come meanwhile
+            seqs, datas = group.seqs, group.datas
+            try:
+                found = matches(datas, [await self._stored(group, seq) for seq in seqs])
+            except JetsparkError as failure:
+                found, error = None, failure
         if group.ended:
-            return  # meanwhile, by its time-out
+            return  # by its time-out, or its last ack came after all
         if found is not None:
             self._end_group(serial, group, found)
         else:
-            refusal = self._odd[serial][0][1]
+            refusal = self._odd[serial][0].answer
             assert isinstance(refusal, JetsparkError)
-            self._fail(serial, PublishUnclear(group.count, group.seqs, refusal, error))
+            self._fail(serial, PublishUnclear(group.count, seqs, refusal, error))
         self._wake()
+
+    async def _stored(self, group: Group, seq: int) -> bytes:
+        if self._lookup is None or group.stream is None:
+            raise JetsparkError("this publisher does not read streams")
+        return await self._lookup(group.stream, seq)
 
     def _end_group(self, serial: int, group: Group, stored: Iterable[int]) -> None:
         """These of its messages were stored, the others refused, both in the order of the answers."""
         assert self._launcher is not None
         assert group.stream is not None or not group.acked
         acks = [PubAck(stream=group.stream or "", seq=seq, domain=group.domain) for seq in group.seqs]
-        refusals = [one for _, one in self._odd.pop(serial, ()) if isinstance(one, JetsparkError)]
+        odd = self._odd.pop(serial, ())
+        refusals = [one.answer for one in odd if isinstance(one.answer, JetsparkError)]
         del self._pending[serial]
         places = dict(zip(stored, acks, strict=False))
         left = iter(refusals)

@@ -22,9 +22,10 @@ class PublishFailed(JetsparkError):
 class PublishUnclear(JetsparkError):
     """Some of a few messages that share their answers were refused, and nobody can say which.
 
-    Only when the stream refuses a message while others of the same moment wait for its replicas, and it may
-    not be read: permission for ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain. ``count`` messages;
-    ``sequences`` of those that are stored; ``refusal`` is the first.
+    Only when a stream stores some of the messages of one moment and refuses others, as when it becomes full,
+    and may not be read: permission for ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain, and so does a
+    ``msg_id``, whose answers are its own. ``count`` messages, 16 at most; ``sequences`` of those that are
+    stored; ``refusal`` is the first.
     """
 
     def __init__(
