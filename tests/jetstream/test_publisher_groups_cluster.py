@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from jetspark.jetstream.errors import ApiError
 from jetspark.jetstream.publisher_stats import PublishUnclear
 from jetspark.server import Cluster, Server
 from jetspark.server._ports import ReservedPort
+from lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -293,6 +295,12 @@ async def test_a_second_stream_that_the_probation_missed(
 @pytest.mark.parametrize("ahead", ["leaf", "hub", "neither"])
 async def test_a_leaf_node_and_its_hub_that_both_store_it(domains: bool, ahead: str) -> None:
     """Under one name, so that only domain and sequence tell the acks apart."""
+    with _leaf_and_hub(domains) as (leaf, hub):
+        await _both_store_it(leaf, hub, ahead)
+
+
+@contextlib.contextmanager
+def _leaf_and_hub(domains: bool) -> Iterator[tuple[Server, Server]]:
     port = ReservedPort("127.0.0.1")
     port.about_to_listen()
     listen = f'leafnodes {{ host: "127.0.0.1", port: {port.number} }}'
@@ -302,7 +310,7 @@ async def test_a_leaf_node_and_its_hub_that_both_store_it(domains: bool, ahead: 
             Server(name="hub", domain="hub" if domains else None, config=listen) as hub,
             Server(name="leaf", domain="leaf" if domains else None, config=remote) as leaf,
         ):
-            await _both_store_it(leaf, hub, ahead)
+            yield leaf, hub
     finally:
         port.release()
 
@@ -357,6 +365,63 @@ async def _both_store_it(leaf: Server, hub: Server, ahead: str) -> None:
             assert truth["acked"] + truth["unknown"] == len(sent.datas)
             assert truth["acked"] >= WARM
             assert all(isinstance(error, RequestTimeout | None) for error in sent.errors())
+
+
+class SplittingProxy(LossyProxy):
+    """Lets only so many more bytes of what clients send pass, when it is told to."""
+
+    left: int | None = None
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, upwards: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65_536):
+                if upwards and self.left is not None:
+                    data, self.left = data[: self.left], max(0, self.left - len(data))
+                sink.write(data)
+                await sink.drain()
+
+
+async def test_a_stream_of_the_same_name_appears_behind_a_leaf_node() -> None:
+    """Then there are two acks for each message: as many as a group has, when half of it has arrived."""
+    with _leaf_and_hub(domains=False) as (leaf, hub):
+        async with (
+            SplittingProxy(hub) as proxy,
+            jetspark.connect(proxy.url, reconnect_wait=0.01) as nc,
+            jetspark.connect(hub.url) as there,
+            jetspark.connect(leaf.url) as behind,
+        ):
+            config = StreamConfig(name="S", subjects=["s"], storage=StorageType.MEMORY, allow_direct=True)
+            stream = await there.jetstream().create_stream(config)
+            async with nc.jetstream().publisher(ack_timeout=5) as publisher:
+                await Sent(publisher).warm_up("s")
+                twin = await behind.jetstream().create_stream(config.replace(first_seq=100_000))
+
+                async def both() -> bool:
+                    await there.jetstream().publish("s", b"")
+                    return (await twin.info()).state.messages > 0
+
+                await eventually(both)
+                before = (await twin.info()).state.messages
+                sent = Sent(publisher)
+                await sent.publish("s", 1 + TOGETHER)  # the first of a write goes alone
+                assert (sent.most_grouped > 0) == COMPILED
+                # Ten of the group pass, the rest is lost.
+                pieces = b"".join(bytes(piece) for piece in nc._out).split(b"PUB ")
+                assert len(pieces) == 2 + TOGETHER
+                proxy.left = sum(len(piece) + 4 for piece in pieces[1:12])
+                heard = nc.stats.in_msgs
+
+                async def arrived() -> bool:
+                    return (await twin.info()).state.messages >= before + 11
+
+                await eventually(arrived)
+                await eventually(lambda: nc.stats.in_msgs >= heard + 22)
+                await proxy.cut()
+                proxy.left = None
+                await sent.settled()
+                await failures_of(publisher)
+            truth = check_truth(sent, await Held.by(stream), await Held.by(twin))
+            assert truth["unknown"] >= 6
 
 
 @pytest.mark.parametrize("may_ask", [True, False], ids=["may ask", "may not ask"])
