@@ -75,7 +75,7 @@ class Sent:
         """The publisher has forgotten them all."""
         publisher = self.publisher
         assert (publisher.pending, publisher._pending, publisher._odd) == (0, {}, {})
-        assert all(task.done() for task in publisher._lookups)
+        assert publisher._lookups == {}
         if publisher._launcher is not None:
             assert publisher._launcher.grouped == 0
 

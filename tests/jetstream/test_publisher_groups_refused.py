@@ -246,12 +246,12 @@ async def test_something_else_comes_while_the_stream_is_asked(server: Server, ho
                 if how != "closed":
                     await failures_of(publisher)
                     answer.set()
-                    await asyncio.gather(*publisher._lookups)
+                    await asyncio.gather(*publisher._lookups.values())
                 raise RuntimeError("out of the block")
 
         with pytest.raises(RuntimeError, match="out of the block"):
             await publish()
-        await asyncio.gather(*publisher._lookups, return_exceptions=True)
+        await asyncio.gather(*publisher._lookups.values(), return_exceptions=True)
         (sent,) = all_sent
         sent.check_empty()
         truth = check_truth(sent, await Held.by(stream))

@@ -148,7 +148,7 @@ class World:
     def think(self) -> None:
         """Let it look up what it wants to."""
         while self.publisher._lookups:
-            self.loop.run_until_complete(asyncio.wait(self.publisher._lookups))
+            self.loop.run_until_complete(asyncio.wait(list(self.publisher._lookups.values())))
 
     def expire(self) -> None:
         for serial in list(self.publisher._pending):

@@ -340,7 +340,5 @@ class Publisher(AwaitedAcks):
         self.client._remove_sink(self)
         for serial in list(self._pending):
             self._fail(serial, error)
-        for task in self._lookups:
-            task.cancel()
         self._wake()
         self._wake_connected()

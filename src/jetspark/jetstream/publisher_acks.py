@@ -20,11 +20,14 @@ The rest is for the rare case that anything else is answered:
 - Acks come from several streams (weighted subject mappings; a leaf node and its hub that both store it), or
   some never come: one stream has to acknowledge all of them, else they fail as messages without an ack do.
 
-In all these cases the next messages get replies of their own, those to several streams for good. So they do
-when there are second answers to messages that had theirs: where two streams of one name store a message, as
-a leaf node's and its hub's may that have no domains, an order tells nothing. So do the first messages of a
-publisher and the first after a lost connection, until all their acks have come from one stream, and messages
-larger than any that were stored before: nothing is known of them.
+- Two streams of one name acknowledge, as a leaf node's and its hub's may that have no domains. Then there are
+  second answers to messages that had theirs, and the first message of each write has a reply of its own: what
+  answers twice has done so there before it answers to a group behind it. From then on no group that was sent
+  before is believed by the order of its acks. The stream is asked, as above.
+
+In all these cases the next messages get replies of their own, those to several streams for good. So do the
+first messages of a publisher and the first after a lost connection, until all their acks have come from one
+stream, and messages larger than any that were stored before: nothing is known of them.
 """
 
 from __future__ import annotations
@@ -139,7 +142,7 @@ class AwaitedAcks(Sink):
         self._pending: dict[int, Flight | AckFuture | Group] = {}  # by serial
         self._odd: dict[int, list[_Odd]] = {}  # of groups, by serial
         self._lookup: Callable[[str, int], Awaitable[bytes]] | None = None
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._lookups: dict[int, asyncio.Task[None]] = {}
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
         self._large: dict[int, int] = {}
         self._large_sent = self._large_done = 0
@@ -198,7 +201,9 @@ class AwaitedAcks(Sink):
                 noted = pending[serial]
             except (ValueError, KeyError):
                 # Expired, or a second ack of a message sent again; or nobody of ours asked for it.
-                self._isolate(AFTER_TROUBLE)
+                if self._launcher is not None:
+                    self._launcher.doubt()
+                    self._launcher.isolate(AFTER_TROUBLE)
                 continue
             answer = self._read(message, noted)
             if isinstance(noted, Group):
@@ -279,7 +284,8 @@ class AwaitedAcks(Sink):
             odd.append(_Odd(answer, _named_stream(answer, data)))
             group.odd = len(odd)
             self._isolate(AFTER_TROUBLE)
-        if group.acked == group.count:
+        assert self._launcher is not None
+        if group.acked == group.count and serial > self._launcher.doubted:
             self._end_group(serial, group, range(group.count))
             return
         odd = self._odd.get(serial, [])
@@ -290,30 +296,26 @@ class AwaitedAcks(Sink):
             return  # its acks are out of order
         if not group.acked:
             self._end_group(serial, group, ())
-        else:
-            task = self.client._loop.create_task(self._look_up(serial, group))
-            self._lookups.add(task)
-            task.add_done_callback(self._lookups.discard)
+        elif serial not in self._lookups:
+            self._lookups[serial] = self.client._loop.create_task(self._look_up(serial, group))
 
     async def _look_up(self, serial: int, group: Group) -> None:
         """Ask the stream which messages of a group it has."""
         seqs: list[int] = []
         found: list[int] | None = []
         error: JetsparkError | None = None
-        while not group.ended and len(seqs) < group.acked:  # more may come meanwhile
+        while len(seqs) < group.acked:  # more may come meanwhile
             seqs, datas = group.seqs, group.datas
             try:
                 found = matches(datas, [await self._stored(group, seq) for seq in seqs])
             except JetsparkError as failure:
                 found, error = None, failure
-        if group.ended:
-            return  # by its time-out, or its last ack came after all
+        del self._lookups[serial]
         if found is not None:
             self._end_group(serial, group, found)
         else:
-            refusal = self._odd[serial][0].answer
-            assert isinstance(refusal, JetsparkError)
-            self._fail(serial, PublishUnclear(group.count, seqs, refusal, error))
+            odd = [one.answer for one in self._odd.get(serial, ()) if isinstance(one.answer, JetsparkError)]
+            self._fail(serial, PublishUnclear(group.count, seqs, next(iter(odd), None), error))
         self._wake()
 
     async def _stored(self, group: Group, seq: int) -> bytes:
@@ -326,9 +328,9 @@ class AwaitedAcks(Sink):
         assert self._launcher is not None
         assert group.stream is not None or not group.acked
         acks = [PubAck(stream=group.stream or "", seq=seq, domain=group.domain) for seq in group.seqs]
-        odd = self._odd.pop(serial, ())
+        odd = self._odd.get(serial, ())
         refusals = [one.answer for one in odd if isinstance(one.answer, JetsparkError)]
-        del self._pending[serial]
+        self._forget_group(serial)
         places = dict(zip(stored, acks, strict=False))
         left = iter(refusals)
         for place, future in enumerate(self._launcher.disband(group)):
@@ -339,6 +341,13 @@ class AwaitedAcks(Sink):
                 self._stats.acked += 1
                 if not future.done():
                     future.set_result(ack)
+
+    def _forget_group(self, serial: int) -> None:
+        self._pending.pop(serial, None)
+        self._odd.pop(serial, None)
+        task = self._lookups.pop(serial, None)
+        if task is not None:
+            task.cancel()
 
     def _isolate(self, count: int) -> None:
         if self._launcher is not None:
@@ -379,7 +388,7 @@ class AwaitedAcks(Sink):
         self._large_done += self._large.pop(serial, 0)
         if isinstance(noted, Group):
             assert self._launcher is not None
-            self._odd.pop(serial, None)
+            self._forget_group(serial)
             self._isolate(AFTER_TROUBLE)
             for future in self._launcher.disband(noted):
                 self._tell_failure(future, error)

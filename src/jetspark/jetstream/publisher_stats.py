@@ -20,22 +20,25 @@ class PublishFailed(JetsparkError):
 
 
 class PublishUnclear(JetsparkError):
-    """Some of a few messages that share their answers were refused, and nobody can say which.
+    """A few messages share their answers, and nobody can say which of them are stored.
 
-    Only when a stream stores some of the messages of one moment and refuses others, as when it becomes full,
-    and may not be read: permission for ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain, and so does a
-    ``msg_id``, whose answers are its own. ``count`` messages, 16 at most; ``sequences`` of those that are
-    stored; ``refusal`` is the first.
+    When a stream stores some of the messages of one moment and refuses others, as when it becomes full, or
+    when two streams of one name answer; and it may not be read. Permission for
+    ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain, and so does a ``msg_id``, whose answers are its own.
+    ``count`` messages, 16 at most; ``sequences`` that were acked; ``refusal``: the first, if there was one.
     """
 
     def __init__(
-        self, count: int, sequences: list[int], refusal: JetsparkError, why: JetsparkError | None
+        self, count: int, sequences: list[int], refusal: JetsparkError | None, why: JetsparkError | None
     ) -> None:
-        reason = f"; the stream could not be asked: {why}" if why is not None else ""
-        super().__init__(
-            f"{len(sequences)} of {count} messages that were sent together are stored, at "
-            f"{', '.join(map(str, sequences))}; the others were refused: {refusal}{reason}"
+        told = ", ".join(map(str, sequences))
+        text = f"of {count} messages that were sent together, these were acked: {told}"
+        if refusal is not None:
+            text += f"; others were refused: {refusal}"
+        text += (
+            f"; the stream could not be asked: {why}" if why is not None else "; the stream has others there"
         )
+        super().__init__(text)
         self.count = count
         self.sequences = sequences
         self.refusal = refusal

@@ -124,7 +124,11 @@ typedef struct {
     Py_ssize_t grouped; /* messages that are in pending only by the first of their group */
     Py_ssize_t alone;
     Py_ssize_t proven;
-    Py_ssize_t strays; /* answers to messages that had theirs, since groups were put off */
+    /* Answers to messages that had theirs, since groups were put off; and the last serial of then. Whoever
+     * answers twice has done so before the first message of a write, which goes alone. So up to that serial, acks
+     * may be of two streams of one name. */
+    Py_ssize_t strays;
+    uint64_t doubted;
     PyObject *stream;
 } Launcher;
 
@@ -348,6 +352,15 @@ static PyObject *launcher_isolate(Launcher *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(doubt_doc, "doubt()\n\nThere was a second answer: no group of so far is settled by the order of its acks.");
+
+static PyObject *launcher_doubt(Launcher *self, PyObject *ignored)
+{
+    self->strays++;
+    self->doubted = self->serial;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(disband_doc,
 "disband(group) -> futures\n\n"
 "Of a group that somebody else has taken out of pending, and settles.");
@@ -457,6 +470,7 @@ static PyMethodDef launcher_methods[] = {
     {"grant", (PyCFunction)(void (*)(void))launcher_grant, METH_FASTCALL, grant_doc},
     {"revoke", (PyCFunction)launcher_revoke, METH_NOARGS, revoke_doc},
     {"isolate", (PyCFunction)launcher_isolate, METH_O, isolate_doc},
+    {"doubt", (PyCFunction)launcher_doubt, METH_NOARGS, doubt_doc},
     {"disband", (PyCFunction)launcher_disband, METH_O, disband_doc},
     {"tally", (PyCFunction)launcher_tally, METH_NOARGS, tally_doc},
     {"publish", (PyCFunction)(void (*)(void))launcher_publish, METH_FASTCALL | METH_KEYWORDS, publish_doc},
@@ -466,6 +480,7 @@ static PyMethodDef launcher_methods[] = {
 static PyMemberDef launcher_members[] = {
     {"serial", T_ULONGLONG, offsetof(Launcher, serial), READONLY, "The number of the last message."},
     {"count", T_PYSSIZET, offsetof(Launcher, count), READONLY, "Messages that tally would tell of."},
+    {"doubted", T_ULONGLONG, offsetof(Launcher, doubted), READONLY, "The last serial at the last second answer."},
     {"strays", T_PYSSIZET, offsetof(Launcher, strays), READONLY, "Second answers since the last isolate."},
     {"grouped", T_PYSSIZET, offsetof(Launcher, grouped), READONLY, "Messages that stand behind others in pending."},
     {NULL, 0, 0, 0, NULL},

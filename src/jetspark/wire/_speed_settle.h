@@ -80,8 +80,10 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             if (PyErr_Occurred())
                 goto fail;
             /* Expired, or a second answer: of a message sent again, or of a second stream that stores it too. */
-            if (launcher != NULL && serial > 0 && (uint64_t)serial <= launcher->serial)
+            if (launcher != NULL && serial > 0 && (uint64_t)serial <= launcher->serial) {
                 launcher->strays++;
+                launcher->doubted = launcher->serial;
+            }
             continue;
         }
         Ack ack;
@@ -99,6 +101,8 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         }
         if (plain && is_group) {
             Group *group = (Group *)found;
+            if (group->serial <= launcher->doubted)
+                group->left = 1;
             int noted = group->left ? ODD : group_note(group, stream, &ack);
             if (noted < 0)
                 goto fail;
