@@ -171,9 +171,9 @@ def count_lookups(publisher: Publisher) -> list[int]:
     inner = publisher._lookup
     assert inner is not None
 
-    async def note(stream: str, sequence: int) -> bytes:
+    async def note(home: tuple[str, str | None], sequence: int) -> bytes:
         asked.append(sequence)
-        return await inner(stream, sequence)
+        return await inner(home, sequence)
 
     publisher._lookup = note
     return asked

@@ -205,9 +205,9 @@ async def test_new_leaders(users: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
                     # Without a leader all are refused at once; what was lost on the way need not hold it up.
                     await asyncio.wait(sent.futures[-200:], timeout=0.2)
                 await deposing
-                assert (sent.most_grouped > 0) == COMPILED
                 # Until groups are back.
                 await eventually(lambda: _grouping(publisher, subject, all_sent), 30)
+            assert any(sent.most_grouped > 0 for sent in all_sent) == COMPILED
             failed = await failures_of(publisher)
             all_sent[0].check_empty()
         held = await Held.by(stream)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.advisories import Advisory
     from jetspark.jetstream.consume import ErrorListener, Handler
     from jetspark.jetstream.fast_flow import IngestGap
+    from jetspark.jetstream.group_answers import Home
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
 
@@ -543,8 +544,14 @@ class JetStream:
             self._client, window=window, ack_timeout=ack_timeout, retry=retry, lookup=self._stored_payload
         )
 
-    async def _stored_payload(self, stream: str, seq: int) -> bytes:
-        return (await stored.get_by_api(self._api, stream, stored.message_request(seq=seq))).data
+    async def _stored_payload(self, home: Home, seq: int) -> bytes:
+        """What the stream that sent an ack has there, as its leader says."""
+        stream, domain = home
+        api = self._api
+        if domain is not None and api.prefix.startswith("$JS."):
+            # Streams of other domains may have the same name.
+            api = Api(self._client, domain=domain, api_prefix=None, timeout=api.timeout)
+        return (await stored.get_by_api(api, stream, stored.message_request(seq=seq))).data
 
 
 def _subject_filter(subject: str | None) -> dict[str, Any]:

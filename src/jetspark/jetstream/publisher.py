@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.client import Connection
+    from jetspark.jetstream.group_answers import Home
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
 
@@ -56,7 +57,7 @@ class Publisher(AwaitedAcks):
         window: int,
         ack_timeout: float,
         retry: bool,
-        lookup: Callable[[str, int], Awaitable[bytes]] | None = None,
+        lookup: Callable[[Home, int], Awaitable[bytes]] | None = None,
     ) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise InvalidArgument("window", window, "must be a positive integer")

@@ -34,14 +34,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionLost, JetsparkError, ProtocolError, RequestTimeout
-from jetspark.jetstream.errors import ApiError, NoStreamResponse
+from jetspark.jetstream.errors import ApiError, MessageNotFound, NoStreamResponse
+from jetspark.jetstream.group_answers import GroupAnswers, Home, places_of
 from jetspark.jetstream.puback import PubAck, decode_puback
 from jetspark.jetstream.publish import DEFAULT_RETRY_WAIT
 from jetspark.jetstream.publish_many import AckBatch, EncodedColumns
@@ -52,7 +53,7 @@ from jetspark.wire.commands import MAX_TARGET
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable
 
     from jetspark.connection.client import Connection
     from jetspark.wire._speed import AckFuture, Group, Launcher
@@ -92,37 +93,13 @@ def _subject(noted: Flight | AckFuture | Group) -> str:
     return noted.subject if isinstance(noted, Group) else noted._subject
 
 
-class _Odd(NamedTuple):
-    """An answer to a group that is not its stream's next ack."""
-
-    answer: PubAck | JetsparkError
-    stream: str | None
-    """Whose answer it is; None for the server's word that there is no stream."""
-
-
-def matches(datas: Sequence[bytes], stored: Iterable[bytes]) -> list[int] | None:
-    """Which of the messages were stored, given in order what the stream has; None when they do not fit."""
-    found: list[int] = []
-    place = 0
-    for data in stored:
-        while place < len(datas) and datas[place] != data:
-            place += 1
-        if place == len(datas):
-            return None
-        found.append(place)
-        place += 1
-    return found
-
-
-def _named_stream(answer: PubAck | JetsparkError, data: bytes) -> str | None:
-    if isinstance(answer, PubAck):
-        return f"{answer.stream} {answer.domain}"  # it is another's, or out of order
-    if isinstance(answer, NoStreamResponse):
+def _named_stream(error: JetsparkError, data: bytes) -> str | None:
+    if isinstance(error, NoStreamResponse):
         return None
     try:
         return decode_puback(data).stream
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""  # nobody's
+        return ""
 
 
 class AwaitedAcks(Sink):
@@ -140,8 +117,8 @@ class AwaitedAcks(Sink):
         # Messages from this serial on were published since the link was lost.
         self._unsent_from = 0
         self._pending: dict[int, Flight | AckFuture | Group] = {}  # by serial
-        self._odd: dict[int, list[_Odd]] = {}  # of groups, by serial
-        self._lookup: Callable[[str, int], Awaitable[bytes]] | None = None
+        self._odd: dict[int, GroupAnswers] = {}  # of groups that the core has left to us, by serial
+        self._lookup: Callable[[Home, int], Awaitable[bytes]] | None = None
         self._lookups: dict[int, asyncio.Task[None]] = {}
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
         self._large: dict[int, int] = {}
@@ -278,69 +255,73 @@ class AwaitedAcks(Sink):
     # Groups
 
     def _group_answered(self, serial: int, group: Group, answer: PubAck | JetsparkError, data: bytes) -> None:
-        """Something that is more than the next ack of its stream."""
-        if not (isinstance(answer, PubAck) and group.note(answer.stream, answer.domain, answer.seq)):
-            odd = self._odd.setdefault(serial, [])
-            odd.append(_Odd(answer, _named_stream(answer, data)))
-            group.odd = len(odd)
-            self._isolate(AFTER_TROUBLE)
+        """An answer that the core has left to us; all that follow are left too."""
         assert self._launcher is not None
-        if group.acked == group.count and serial > self._launcher.doubted:
-            self._end_group(serial, group, range(group.count))
-            return
-        odd = self._odd.get(serial, [])
-        streams = {one.stream for one in odd} - {None} | ({group.stream} if group.acked else set())
-        if group.acked + len(odd) < group.count or len(streams) > 1:
-            return  # of several streams one may yet acknowledge all; else nobody will know
-        if any(isinstance(one.answer, PubAck) for one in odd):
-            return  # its acks are out of order
-        if not group.acked:
-            self._end_group(serial, group, ())
-        elif serial not in self._lookups:
-            self._lookups[serial] = self.client._loop.create_task(self._look_up(serial, group))
-
-    async def _look_up(self, serial: int, group: Group) -> None:
-        """Ask the stream which messages of a group it has."""
-        seqs: list[int] = []
-        found: list[int] | None = []
-        error: JetsparkError | None = None
-        while len(seqs) < group.acked:  # more may come meanwhile
-            seqs, datas = group.seqs, group.datas
-            try:
-                found = matches(datas, [await self._stored(group, seq) for seq in seqs])
-            except JetsparkError as failure:
-                found, error = None, failure
-        del self._lookups[serial]
-        if found is not None:
-            self._end_group(serial, group, found)
+        answers = self._odd.get(serial)
+        if answers is None:
+            home = None if group.stream is None else (group.stream, group.domain)
+            answers = self._odd[serial] = GroupAnswers(home, group.seqs)
+            group.left = True
+        if isinstance(answer, PubAck):
+            answers.ack((answer.stream, answer.domain), answer.seq)
         else:
-            odd = [one.answer for one in self._odd.get(serial, ()) if isinstance(one.answer, JetsparkError)]
-            self._fail(serial, PublishUnclear(group.count, seqs, next(iter(odd), None), error))
-        self._wake()
+            answers.refusals.append((_named_stream(answer, data), answer))
+        if not answers.plain:
+            self._launcher.isolate(AFTER_TROUBLE)
+        home = answers.confirmed(group.count)
+        if home is not None and serial > self._launcher.doubted:
+            self._end_group(serial, group, home, dict(enumerate(answers.acks[home])), [])
+        elif answers.refused(group.count):
+            self._end_group(serial, group, ("", None), {}, [error for _, error in answers.refusals])
+        elif serial not in self._lookups and (home := answers.worth_asking(group.count)) is not None:
+            self._lookups[serial] = self.client._loop.create_task(self._look_up(serial, group, home))
 
-    async def _stored(self, group: Group, seq: int) -> bytes:
-        if self._lookup is None or group.stream is None:
+    async def _look_up(self, serial: int, group: Group, home: Home) -> None:
+        """Ask the stream which messages of a group it has. What it does not tell, later answers may."""
+        answers, datas = self._odd[serial], group.datas
+        known: dict[int, bytes | None] = {}
+        try:
+            while missing := [seq for seq in answers.acks[home] if seq not in known]:
+                for seq in missing:
+                    known[seq] = await self._stored(serial, home, seq)
+        except JetsparkError as error:
+            refusal = next((one for _, one in answers.refusals), None)
+            del self._lookups[serial]
+            self._fail(serial, PublishUnclear(group.count, sorted(answers.acks[home]), refusal, error))
+            self._wake()
+            return
+        del self._lookups[serial]
+        stored = [(seq, payload) for seq, payload in sorted(known.items()) if payload is not None]
+        places, refusals = places_of(datas, stored), answers.refusals_of(home)
+        if len(places) + len(refusals) >= group.count:
+            self._end_group(serial, group, home, places, refusals)
+            self._wake()
+
+    async def _stored(self, serial: int, home: Home, seq: int) -> bytes | None:
+        if self._lookup is None:
             raise JetsparkError("this publisher does not read streams")
-        return await self._lookup(group.stream, seq)
+        try:
+            return await self._lookup(home, seq)
+        except MessageNotFound:
+            if self._launcher is None or serial > self._launcher.doubted:
+                raise  # it is gone
+            return None  # or it is the other stream that has it
 
-    def _end_group(self, serial: int, group: Group, stored: Iterable[int]) -> None:
-        """These of its messages were stored, the others refused, both in the order of the answers."""
+    def _end_group(
+        self, serial: int, group: Group, home: Home, places: dict[int, int], refusals: list[JetsparkError]
+    ) -> None:
+        """These messages were stored there, at these sequences, the others refused."""
         assert self._launcher is not None
-        assert group.stream is not None or not group.acked
-        acks = [PubAck(stream=group.stream or "", seq=seq, domain=group.domain) for seq in group.seqs]
-        odd = self._odd.get(serial, ())
-        refusals = [one.answer for one in odd if isinstance(one.answer, JetsparkError)]
         self._forget_group(serial)
-        places = dict(zip(stored, acks, strict=False))
         left = iter(refusals)
         for place, future in enumerate(self._launcher.disband(group)):
-            ack = places.get(place)
-            if ack is None:
+            seq = places.get(place)
+            if seq is None:
                 self._tell_failure(future, next(left))
             else:
                 self._stats.acked += 1
                 if not future.done():
-                    future.set_result(ack)
+                    future.set_result(PubAck(stream=home[0], seq=seq, domain=home[1]))
 
     def _forget_group(self, serial: int) -> None:
         self._pending.pop(serial, None)

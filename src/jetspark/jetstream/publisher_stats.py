@@ -29,7 +29,7 @@ class PublishUnclear(JetsparkError):
     """
 
     def __init__(
-        self, count: int, sequences: list[int], refusal: JetsparkError | None, why: JetsparkError | None
+        self, count: int, sequences: list[int], refusal: JetsparkError | None, why: JetsparkError
     ) -> None:
         told = ", ".join(map(str, sequences))
         text = f"of {count} messages that were sent together, these were acked: {told}"

@@ -17,7 +17,6 @@ typedef struct {
     uint64_t serial; /* of the first message */
     int count;
     int acked;
-    int odd; /* answers that the publisher keeps */
     char ended;
     char left; /* one of its answers was left to the publisher: so is all that follows, or their order is lost */
     PyObject *futures[MOST_TOGETHER];
@@ -165,28 +164,6 @@ static PyObject *group_seqs(Group *self, void *ignored)
     return found;
 }
 
-PyDoc_STRVAR(group_note_doc,
-"note(stream, domain, seq) -> bool\n\n"
-"Whether the ack is one that the group waits for, or had already.");
-
-static PyObject *group_note_method(Group *self, PyObject *args)
-{
-    PyObject *stream;
-    Ack ack = {0};
-    long long seq;
-    if (!PyArg_ParseTuple(args, "Uz#L", &stream, &ack.domain, &ack.domain_len, &seq))
-        return NULL;
-    ack.seq = seq;
-    ack.stream = PyUnicode_AsUTF8AndSize(stream, &ack.stream_len);
-    int noted = ack.stream == NULL ? -1 : group_note(self, stream, &ack);
-    return noted < 0 ? NULL : PyBool_FromLong(noted != ODD);
-}
-
-static PyMethodDef group_methods[] = {
-    {"note", (PyCFunction)group_note_method, METH_VARARGS, group_note_doc},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyGetSetDef group_getset[] = {
     {"futures", (getter)group_futures, NULL, "Of its messages; none when it has ended.", NULL},
     {"datas", (getter)group_datas, NULL, "Payloads of its messages; none when it has ended.", NULL},
@@ -200,7 +177,7 @@ static PyMemberDef group_members[] = {
     {"domain", T_OBJECT, offsetof(Group, domain), READONLY, "Of that stream, or None."},
     {"count", T_INT, offsetof(Group, count), READONLY, "Messages."},
     {"acked", T_INT, offsetof(Group, acked), READONLY, "Acks so far."},
-    {"odd", T_INT, offsetof(Group, odd), 0, "Other answers so far, which somebody else keeps."},
+    {"left", T_BOOL, offsetof(Group, left), 0, "Whether its answers are left to the publisher from now on."},
     {"ended", T_BOOL, offsetof(Group, ended), READONLY, "Whether its futures are settled, or in other hands."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -214,7 +191,6 @@ static PyTypeObject GroupType = {
     .tp_clear = (inquiry)group_clear,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_doc = "Messages that have one reply subject between them.",
-    .tp_methods = group_methods,
     .tp_members = group_members,
     .tp_getset = group_getset,
 };

@@ -106,9 +106,9 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             int noted = group->left ? ODD : group_note(group, stream, &ack);
             if (noted < 0)
                 goto fail;
-            if (noted == SEEN || (noted == NOTED && group->acked + group->odd < group->count))
+            if (noted == SEEN || (noted == NOTED && group->acked < group->count))
                 continue;
-            plain = noted == NOTED && group->acked == group->count;
+            plain = noted == NOTED;
         }
         if (!plain) {
             if (is_group)
