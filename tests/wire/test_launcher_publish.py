@@ -132,6 +132,17 @@ if speed is not None:
         assert box.launcher.tally()[0] == 3
         assert box.launcher.count == 0
 
+    def test_the_first_of_another_write_is_handed_on() -> None:
+        box = Box()
+        box.grant()
+        for _ in range(2):
+            value(box.launcher.publish("a", b""))
+        box.out[:] = [b"of somebody else"]
+        assert box.launcher.publish("a", b"") == "general", "it was written meanwhile"
+        box.grant()
+        value(box.launcher.publish("a", b""))
+        assert len(box.out) == 2
+
     def test_other_threads_are_handed_on() -> None:
         box = Box()
         box.grant()

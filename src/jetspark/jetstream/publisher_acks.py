@@ -19,7 +19,6 @@ The rest is for the rare case that anything else is answered:
   which messages these are. Whoever may not ask gets :class:`PublishUnclear`.
 - Acks come from several streams (weighted subject mappings; a leaf node and its hub that both store it), or
   some never come: one stream has to acknowledge all of them, else they fail as messages without an ack do.
-
 - Two streams of one name acknowledge, as a leaf node's and its hub's may that have no domains. Then there are
   second answers to messages that had theirs, and the first message of each write has a reply of its own: what
   answers twice has done so there before it answers to a group behind it. From then on no group that was sent

@@ -35,10 +35,7 @@ class PublishUnclear(JetsparkError):
         text = f"of {count} messages that were sent together, these were acked: {told}"
         if refusal is not None:
             text += f"; others were refused: {refusal}"
-        text += (
-            f"; the stream could not be asked: {why}" if why is not None else "; the stream has others there"
-        )
-        super().__init__(text)
+        super().__init__(f"{text}; the stream could not be asked which: {why}")
         self.count = count
         self.sequences = sequences
         self.refusal = refusal

@@ -115,6 +115,7 @@ typedef struct {
     Py_ssize_t longest; /* prefix */
     Py_ssize_t limit;   /* of a message's size */
     Py_ssize_t credit;  /* bytes */
+    Py_ssize_t filled;  /* pieces of out when we left it */
     Py_ssize_t count;   /* messages sent so, and their bytes, that nobody has been told of */
     Py_ssize_t size;
     unsigned long thread; /* that armed it: the loop's */
@@ -303,6 +304,7 @@ static PyObject *launcher_grant(Launcher *self, PyObject *const *args, Py_ssize_
     Py_XSETREF(self->out, Py_NewRef(args[0]));
     self->credit = credit;
     self->limit = limit;
+    self->filled = 1;
     Py_CLEAR(self->group); /* what is answered together is sent together */
     Py_RETURN_NONE;
 }
@@ -328,7 +330,8 @@ static PyObject *launcher_tally(Launcher *self, PyObject *ignored)
 
 static int may_launch(Launcher *self, PyObject *data)
 {
-    return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && PyList_GET_SIZE(self->out)
+    /* Fewer pieces than we left there: it was written meanwhile, and this would be the next write. */
+    return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && PyList_GET_SIZE(self->out) >= self->filled
            && PyDict_GET_SIZE(self->pending) + self->grouped < self->window
            && PyThread_get_thread_ident() == self->thread;
 }
@@ -443,6 +446,7 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
             }
             Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
             size += PyBytes_GET_SIZE(data);
+            self->filled = PyList_GET_SIZE(self->out);
             self->serial = serial;
             self->count++;
             self->size += size;
