@@ -413,7 +413,9 @@ if speed is not None:
             lambda world, token: to(token, b'{"stream":"T","seq":5}'),
             lambda world, token: to(token, b'{"stream":"S","domain":"d","seq":5}'),
             lambda world, token: to(token, b'{"stream":"S","seq":1}'),  # goes backwards
-            lambda world, token: to(1, b'{"stream":"S","seq":1}'),  # of the message that had its ack
+            lambda world, token: to(1, b'{"stream":"S","seq":7}'),  # of the message that had its ack
+            lambda world, token: to(1, b"bad"),
+            lambda world, token: to(1, b"", b"NATS/1.0 503\r\n\r\n"),
         ],
     )
     def test_after_trouble_messages_go_alone(loop: asyncio.AbstractEventLoop, trouble: Any) -> None:
@@ -425,6 +427,43 @@ if speed is not None:
         assert len({world.publish(b"z") for _ in range(20)}) == 20
         world.think()
         world.expire()
+
+    @pytest.mark.parametrize("packed", [False, True])
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            to(1, b'{"stream":"S","seq":1}'),  # once more, by the next leader
+            to(1, b'{"stream":"S","seq":5,"duplicate":true}'),  # of a message that was sent again
+            to(99999, b'{"stream":"S","seq":5}'),  # nobody's
+            Answer(b"x", b'{"stream":"S","seq":5}'),
+        ],
+    )
+    def test_answers_that_say_nothing_new_are_no_trouble(
+        loop: asyncio.AbstractEventLoop, packed: bool, answer: Answer
+    ) -> None:
+        world = made(loop)
+        token = world.publish(b"x")
+        world.parser = Parser(compiled=packed)
+        world.parser.routes["1"] = (ANSWERS, (Msg, None))
+        world.hear([answer])
+        assert world.publish(b"y") == token
+        world.hear([world.responders[0].ack(token, b"x"), world.responders[0].ack(token, b"y")])
+        assert [future.result().seq for future in world.futures[1:]] == [2, 3]
+
+    def test_a_second_answer_casts_doubt_on_groups_that_were_sent_before(
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        world = made(loop)
+        responder = world.responders[0]
+        token = world.publish(b"x")
+        assert world.publish(b"y") == token
+        world.hear([responder.ack(token, b"x"), to(1, b'{"stream":"S","seq":500}')])
+        world.hear([to(token, b'{"stream":"S","seq":501}')])  # the twin's, for the first of them
+        world.think()
+        assert not any(future.done() for future in world.futures[1:])
+        world.hear([responder.ack(token, b"y")])
+        world.think()
+        assert [future.result().seq for future in world.futures[1:]] == [2, 3]
 
     def test_acks_of_several_streams_put_an_end_to_groups(loop: asyncio.AbstractEventLoop) -> None:
         world = made(loop, Responder("S", None, 1), Responder("T", None, 1))

@@ -132,16 +132,20 @@ if speed is not None:
         assert box.launcher.tally()[0] == 3
         assert box.launcher.count == 0
 
-    def test_the_first_of_another_write_is_handed_on() -> None:
+    @pytest.mark.parametrize("sent", [0, 1, 2])
+    @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 10])
+    def test_the_first_of_another_write_is_handed_on(sent: int, pieces: int) -> None:
         box = Box()
         box.grant()
-        for _ in range(2):
+        for _ in range(sent):
             value(box.launcher.publish("a", b""))
-        box.out[:] = [b"of somebody else"]
+        box.out[:] = [b"of somebody else %d" % number for number in range(pieces)]
         assert box.launcher.publish("a", b"") == "general", "it was written meanwhile"
         box.grant()
         value(box.launcher.publish("a", b""))
-        assert len(box.out) == 2
+        box.out.append(b"of somebody else, in the same write")
+        value(box.launcher.publish("a", b""))
+        assert len(box.out) == pieces + 3
 
     def test_other_threads_are_handed_on() -> None:
         box = Box()

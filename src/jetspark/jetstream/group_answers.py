@@ -61,7 +61,9 @@ class GroupAnswers:
         return None
 
     def refusals_of(self, home: Home) -> list[JetsparkError]:
-        """Those of a stream. They do not say their domain."""
+        """Those of a stream; none where there are several of its name, for they do not say their domain."""
+        if sum(name == home[0] for name, _ in self.acks) > 1:
+            return []
         return [error for name, error in self.refusals if name is None or name == home[0]]
 
 

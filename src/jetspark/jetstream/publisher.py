@@ -87,6 +87,7 @@ class Publisher(AwaitedAcks):
         self.client._check_open()
         self.client._add_sink(self)
         self._open = True
+        self._begin_probation()
         self._tick()
         launcher = self._launcher
         if launcher is not None and type(self) is Publisher and "publish" not in vars(self):
@@ -103,7 +104,10 @@ class Publisher(AwaitedAcks):
             if kind is None:
                 await self.flush()
         finally:
+            looking = [*self._lookups.values()]
             self._close(ConnectionClosed("the publisher was closed before the ack came"))
+            if looking:
+                await asyncio.wait(looking)
 
     async def publish(
         self,

@@ -31,7 +31,9 @@ stream, and messages larger than any that were stored before: nothing is known o
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +41,14 @@ import msgspec
 
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
-from jetspark.errors import ConnectionLost, JetsparkError, ProtocolError, RequestTimeout
+from jetspark.errors import (
+    ConnectionLost,
+    JetsparkError,
+    NoRespondersError,
+    PermissionViolationError,
+    ProtocolError,
+    RequestTimeout,
+)
 from jetspark.jetstream.errors import ApiError, MessageNotFound, NoStreamResponse
 from jetspark.jetstream.group_answers import GroupAnswers, Home, places_of
 from jetspark.jetstream.puback import PubAck, decode_puback
@@ -51,7 +60,6 @@ from jetspark.wire.columns import ANSWERS, PackedColumns
 from jetspark.wire.commands import MAX_TARGET
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Iterable
 
     from jetspark.connection.client import Connection
@@ -73,6 +81,7 @@ MAX_LARGE_BYTES = 32 * 1_048_576
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 #: Acks of messages with replies of their own before the first group, and after something went wrong.
 PROBATION, AFTER_TROUBLE = 1_000, 10_000
+_AT_A_TIME = 16  # messages that streams are asked for
 
 # A message without an ack so far: who wants its ack; the subject, for errors that name it; its place in a
 # batch; data and header block to send again, or where they are (None: never send it again). A plain tuple,
@@ -119,6 +128,8 @@ class AwaitedAcks(Sink):
         self._odd: dict[int, GroupAnswers] = {}  # of groups that the core has left to us, by serial
         self._lookup: Callable[[Home, int], Awaitable[bytes]] | None = None
         self._lookups: dict[int, asyncio.Task[None]] = {}
+        self._asking = asyncio.Semaphore(_AT_A_TIME)
+        self._caution = AFTER_TROUBLE
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
         self._large: dict[int, int] = {}
         self._large_sent = self._large_done = 0
@@ -135,7 +146,6 @@ class AwaitedAcks(Sink):
         if speed is not None:
             self.factory, self.owner = ANSWERS, (self.factory, self.owner)
             self._launcher = speed.Launcher(self._base_bytes, self._pending, client._loop)
-            self._launcher.isolate(PROBATION)
 
     # What the connection calls
 
@@ -177,11 +187,9 @@ class AwaitedAcks(Sink):
                 noted = pending[serial]
             except (ValueError, KeyError):
                 # Expired, or a second ack of a message sent again; or nobody of ours asked for it.
-                if self._launcher is not None:
-                    self._launcher.doubt()
-                    self._launcher.isolate(AFTER_TROUBLE)
+                self._stray(message)
                 continue
-            answer = self._read(message, noted)
+            answer = self._read(message, _subject(noted))
             if isinstance(noted, Group):
                 self._group_answered(serial, noted, answer, message.data)
                 continue
@@ -206,9 +214,9 @@ class AwaitedAcks(Sink):
         self._wake()
 
     @staticmethod
-    def _read(message: Any, noted: Flight | AckFuture | Group) -> PubAck | JetsparkError:
+    def _read(message: Any, subject: str) -> PubAck | JetsparkError:
         if message._header is not None and is_no_responders(message):
-            return NoStreamResponse(_subject(noted))
+            return NoStreamResponse(subject)
         try:
             try:
                 ack = decode_puback(message.data)
@@ -226,7 +234,7 @@ class AwaitedAcks(Sink):
 
     def link_lost(self, error: JetsparkError) -> None:
         self._unsent_from = self._serial + 1
-        self._isolate(PROBATION)
+        self._begin_probation()
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
         for serial, noted in list(self._pending.items()):
             if _again(noted) is None:
@@ -267,44 +275,65 @@ class AwaitedAcks(Sink):
             answers.refusals.append((_named_stream(answer, data), answer))
         if not answers.plain:
             self._launcher.isolate(AFTER_TROUBLE)
+        doubted = serial <= self._launcher.doubted
         home = answers.confirmed(group.count)
-        if home is not None and serial > self._launcher.doubted:
+        if home is not None and not doubted:
             self._end_group(serial, group, home, dict(enumerate(answers.acks[home])), [])
         elif answers.refused(group.count):
             self._end_group(serial, group, ("", None), {}, [error for _, error in answers.refusals])
         elif serial not in self._lookups and (home := answers.worth_asking(group.count)) is not None:
-            self._lookups[serial] = self.client._loop.create_task(self._look_up(serial, group, home))
+            task = self.client._loop.create_task(self._look_up(serial, group, home))
+            if not task.done():
+                self._lookups[serial] = task
 
     async def _look_up(self, serial: int, group: Group, home: Home) -> None:
         """Ask the stream which messages of a group it has. What it does not tell, later answers may."""
+        assert self._launcher is not None
         answers, datas = self._odd[serial], group.datas
         known: dict[int, bytes | None] = {}
         try:
+            if serial <= self._launcher.doubted and len(set(datas)) < len(datas):
+                raise JetsparkError("some of them are alike")
             while missing := [seq for seq in answers.acks[home] if seq not in known]:
                 for seq in missing:
                     known[seq] = await self._stored(serial, home, seq)
-        except JetsparkError as error:
+        except Exception as error:
             refusal = next((one for _, one in answers.refusals), None)
-            del self._lookups[serial]
-            self._fail(serial, PublishUnclear(group.count, sorted(answers.acks[home]), refusal, error))
+            why = error if isinstance(error, JetsparkError) else ProtocolError(str(error))
+            self._lookups.pop(serial, None)
+            self._fail(serial, PublishUnclear(group.count, sorted(answers.acks[home]), refusal, why))
             self._wake()
             return
-        del self._lookups[serial]
+        self._lookups.pop(serial, None)
         stored = [(seq, payload) for seq, payload in sorted(known.items()) if payload is not None]
         places, refusals = places_of(datas, stored), answers.refusals_of(home)
+        if serial <= self._launcher.doubted:
+            refusals = []  # of whom, they do not say
         if len(places) + len(refusals) >= group.count:
             self._end_group(serial, group, home, places, refusals)
             self._wake()
 
     async def _stored(self, serial: int, home: Home, seq: int) -> bytes | None:
-        if self._lookup is None:
-            raise JetsparkError("this publisher does not read streams")
-        try:
-            return await self._lookup(home, seq)
-        except MessageNotFound:
-            if self._launcher is None or serial > self._launcher.doubted:
-                raise  # it is gone
-            return None  # or it is the other stream that has it
+        assert self._launcher is not None
+        while True:
+            if self._lookup is None:
+                raise JetsparkError("this publisher does not read streams")
+            try:
+                async with self._asking:
+                    return await self._lookup(home, seq)
+            except MessageNotFound:
+                if serial > self._launcher.doubted:
+                    raise  # it is gone
+                return None  # or it is the other stream that has it
+            except PermissionViolationError:
+                self._lookup = None
+                raise
+            except (RequestTimeout, NoRespondersError, ConnectionLost):
+                pass  # an election; ack_timeout ends it
+            except ApiError as error:
+                if not error.retryable:
+                    raise
+            await asyncio.sleep(DEFAULT_RETRY_WAIT)
 
     def _end_group(
         self, serial: int, group: Group, home: Home, places: dict[int, int], refusals: list[JetsparkError]
@@ -328,6 +357,22 @@ class AwaitedAcks(Sink):
         task = self._lookups.pop(serial, None)
         if task is not None:
             task.cancel()
+
+    def _stray(self, message: Any) -> None:
+        """An answer that nobody waits for."""
+        token = message.subject[len(self._base) :]
+        if self._launcher is None or not token.isdecimal() or int(token) > self._launcher.serial:
+            return
+        answer = self._read(message, "")
+        if not isinstance(answer, PubAck):
+            self._launcher.stray(int(token), 0)
+        elif not answer.duplicate:
+            self._launcher.stray(int(token), min(answer.seq, sys.maxsize))
+        if self._launcher.strays:
+            self._launcher.isolate(AFTER_TROUBLE)
+
+    def _begin_probation(self) -> None:
+        self._isolate(PROBATION)
 
     def _isolate(self, count: int) -> None:
         if self._launcher is not None:
@@ -400,7 +445,12 @@ class AwaitedAcks(Sink):
             expired = self._marks.popleft()[1]
         self._resend_overdue(now)
         if expired:
-            for serial in self._up_to(expired):
+            overdue = self._up_to(expired)
+            if any(isinstance(self._pending[serial], Group) for serial in overdue):
+                # Where acks of groups get lost time and again, they are of no use.
+                self._caution = min(10 * self._caution, sys.maxsize)
+                self._isolate(self._caution)
+            for serial in overdue:
                 self._fail(
                     serial,
                     RequestTimeout(

@@ -101,6 +101,8 @@ static PyTypeObject ReadyType = {
     .tp_methods = ready_methods,
 };
 
+#define HEARD 1024
+
 typedef struct {
     PyObject_HEAD
     PyObject *inbox;
@@ -115,7 +117,8 @@ typedef struct {
     Py_ssize_t longest; /* prefix */
     Py_ssize_t limit;   /* of a message's size */
     Py_ssize_t credit;  /* bytes */
-    Py_ssize_t filled;  /* pieces of out when we left it */
+    Py_ssize_t filled;  /* pieces of out when we left it, and the last of them */
+    PyObject *mark;
     Py_ssize_t count;   /* messages sent so, and their bytes, that nobody has been told of */
     Py_ssize_t size;
     unsigned long thread; /* that armed it: the loop's */
@@ -125,18 +128,23 @@ typedef struct {
     Py_ssize_t grouped; /* messages that are in pending only by the first of their group */
     Py_ssize_t alone;
     Py_ssize_t proven;
-    /* Answers to messages that had theirs, since groups were put off; and the last serial of then. Whoever
-     * answers twice has done so before the first message of a write, which goes alone. So up to that serial, acks
-     * may be of two streams of one name. */
+    uint64_t since; /* the last serial when groups were put off */
+    /* Second answers. One that repeats the first is of the next leader. Any other is of a second stream, which
+     * then has answered to the first message of a write, which goes alone, before it answers to a group behind
+     * that. So up to `doubted`, the last serial of then, acks may be of two streams of one name. */
     Py_ssize_t strays;
     uint64_t doubted;
+    struct {
+        uint64_t serial;
+        int64_t seq;
+    } heard[HEARD]; /* what lone messages were answered lately, by their serials */
     PyObject *stream;
 } Launcher;
 
 static PyTypeObject LauncherType;
 
 /* The ack of a lone message. */
-static int launcher_heard(Launcher *self, PyObject *stream, PyObject *future, const Ack *ack)
+static int launcher_heard(Launcher *self, uint64_t serial, PyObject *stream, PyObject *future, const Ack *ack)
 {
     if (self->stream == NULL)
         self->stream = Py_NewRef(stream);
@@ -147,11 +155,26 @@ static int launcher_heard(Launcher *self, PyObject *stream, PyObject *future, co
         if (!same)
             self->alone = PY_SSIZE_T_MAX; /* for good: its messages go to several streams */
     }
-    if (self->alone > 0 && self->alone < PY_SSIZE_T_MAX)
+    if (self->alone > 0 && self->alone < PY_SSIZE_T_MAX && serial > self->since)
         self->alone--;
     if (seal_of(future)->size > self->proven)
         self->proven = seal_of(future)->size;
+    self->heard[serial % HEARD].serial = serial;
+    self->heard[serial % HEARD].seq = ack->seq;
     return 0;
+}
+
+/* An answer to a message that is not pending; seq is 0 when it is no ack. */
+static void launcher_stray(Launcher *self, uint64_t serial, int64_t seq)
+{
+    if (serial == 0 || serial > self->serial)
+        return;
+    int known = self->heard[serial % HEARD].serial == serial;
+    if (known && self->heard[serial % HEARD].seq == seq)
+        return;
+    self->strays++;
+    if (known)
+        self->doubted = self->serial;
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -194,6 +217,7 @@ static int launcher_clear(Launcher *self)
     Py_CLEAR(self->out);
     Py_CLEAR(self->group);
     self->credit = 0;
+    self->filled = 0;
     return 0;
 }
 
@@ -203,6 +227,7 @@ static void launcher_dealloc(Launcher *self)
     launcher_clear(self);
     Py_CLEAR(self->inbox);
     Py_CLEAR(self->stream);
+    Py_CLEAR(self->mark);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -287,6 +312,12 @@ static PyObject *launcher_arm(Launcher *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static void leave(Launcher *self)
+{
+    self->filled = PyList_GET_SIZE(self->out);
+    Py_XSETREF(self->mark, self->filled ? Py_NewRef(PyList_GET_ITEM(self->out, self->filled - 1)) : NULL);
+}
+
 PyDoc_STRVAR(grant_doc,
 "grant(out, credit, limit)\n\n"
 "Until credit bytes are used up, messages of at most limit bytes may be appended to out, as long as it is not\n"
@@ -304,7 +335,7 @@ static PyObject *launcher_grant(Launcher *self, PyObject *const *args, Py_ssize_
     Py_XSETREF(self->out, Py_NewRef(args[0]));
     self->credit = credit;
     self->limit = limit;
-    self->filled = 1;
+    leave(self);
     Py_CLEAR(self->group); /* what is answered together is sent together */
     Py_RETURN_NONE;
 }
@@ -330,8 +361,9 @@ static PyObject *launcher_tally(Launcher *self, PyObject *ignored)
 
 static int may_launch(Launcher *self, PyObject *data)
 {
-    /* Fewer pieces than we left there: it was written meanwhile, and this would be the next write. */
-    return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && PyList_GET_SIZE(self->out) >= self->filled
+    /* When it was written meanwhile, what others left there since begins another write. */
+    return self->credit > 0 && PyBytes_GET_SIZE(data) <= self->limit && self->filled
+           && PyList_GET_SIZE(self->out) >= self->filled && PyList_GET_ITEM(self->out, self->filled - 1) == self->mark
            && PyDict_GET_SIZE(self->pending) + self->grouped < self->window
            && PyThread_get_thread_ident() == self->thread;
 }
@@ -351,16 +383,20 @@ static PyObject *launcher_isolate(Launcher *self, PyObject *argument)
     if (count > self->alone)
         self->alone = count;
     self->strays = 0;
+    self->since = self->serial;
     Py_CLEAR(self->group);
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(doubt_doc, "doubt()\n\nThere was a second answer: no group of so far is settled by the order of its acks.");
+PyDoc_STRVAR(stray_doc, "stray(serial, seq)\n\nThere was an answer to a message that is not pending; seq 0: no ack.");
 
-static PyObject *launcher_doubt(Launcher *self, PyObject *ignored)
+static PyObject *launcher_stray_method(Launcher *self, PyObject *args)
 {
-    self->strays++;
-    self->doubted = self->serial;
+    unsigned long long serial;
+    long long seq;
+    if (!PyArg_ParseTuple(args, "KL", &serial, &seq))
+        return NULL;
+    launcher_stray(self, serial, seq);
     Py_RETURN_NONE;
 }
 
@@ -446,7 +482,7 @@ static PyObject *launcher_publish(Launcher *self, PyObject *const *args, Py_ssiz
             }
             Py_ssize_t size = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(self->inbox) + 16;
             size += PyBytes_GET_SIZE(data);
-            self->filled = PyList_GET_SIZE(self->out);
+            leave(self);
             self->serial = serial;
             self->count++;
             self->size += size;
@@ -474,7 +510,7 @@ static PyMethodDef launcher_methods[] = {
     {"grant", (PyCFunction)(void (*)(void))launcher_grant, METH_FASTCALL, grant_doc},
     {"revoke", (PyCFunction)launcher_revoke, METH_NOARGS, revoke_doc},
     {"isolate", (PyCFunction)launcher_isolate, METH_O, isolate_doc},
-    {"doubt", (PyCFunction)launcher_doubt, METH_NOARGS, doubt_doc},
+    {"stray", (PyCFunction)launcher_stray_method, METH_VARARGS, stray_doc},
     {"disband", (PyCFunction)launcher_disband, METH_O, disband_doc},
     {"tally", (PyCFunction)launcher_tally, METH_NOARGS, tally_doc},
     {"publish", (PyCFunction)(void (*)(void))launcher_publish, METH_FASTCALL | METH_KEYWORDS, publish_doc},

@@ -79,10 +79,12 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         if (found == NULL) {
             if (PyErr_Occurred())
                 goto fail;
-            /* Expired, or a second answer: of a message sent again, or of a second stream that stores it too. */
-            if (launcher != NULL && serial > 0 && (uint64_t)serial <= launcher->serial) {
-                launcher->strays++;
-                launcher->doubted = launcher->serial;
+            /* Expired, or a second answer: of a message sent again, of the next leader, or of a second stream. */
+            if (launcher != NULL) {
+                Ack second;
+                int plain = !row->header_len && read_ack(row_data(row), row->data_len, &second);
+                if (!plain || !second.duplicate)
+                    launcher_stray(launcher, (uint64_t)serial, plain ? second.seq : 0);
             }
             continue;
         }
@@ -142,7 +144,7 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         if (is_future) {
             int failed = settle_future(flight, args[2], stream, domain, ack.seq, ack.duplicate);
             Py_XDECREF(domain);
-            if (failed || (launcher != NULL && launcher_heard(launcher, stream, flight, &ack) < 0))
+            if (failed || (launcher != NULL && launcher_heard(launcher, (uint64_t)serial, stream, flight, &ack) < 0))
                 goto fail;
             continue;
         }
