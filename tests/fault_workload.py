@@ -17,6 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jetspark
+from helpers import until_answered, when_answered
 from jetspark import ConsumerConfig, PublishFailed, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
 from jetspark.jetstream.consume_errors import PullWarning
@@ -221,8 +222,10 @@ class Workload:
         # No fault here is a server that hangs; a busy machine must not look like one, for reconnects count.
         self.nc = await jetspark.connect(self.urls, listener=self.events, ping_interval=10.0)
         js = self.nc.jetstream(timeout=min(5.0, self.ack_timeout))
-        await js.create_stream(stream_config(self.name, self.replicas))
-        self.consumer = await js.create_consumer(self.name, consumer_config(self.ack_wait))
+        await until_answered(lambda: js.create_stream(stream_config(self.name, self.replicas)))
+        self.consumer = await until_answered(
+            lambda: js.create_consumer(self.name, consumer_config(self.ack_wait))
+        )
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
         self.consume = self.consumer.consume(
             callback=self._handle,
@@ -329,8 +332,8 @@ class BlockingWorkload:
     def start(self) -> None:
         self.nc = blocking.connect(self.urls, ping_interval=2.0)
         js = self.nc.jetstream(timeout=min(5.0, self.ack_timeout))
-        js.create_stream(stream_config(self.name, self.replicas))
-        self.consumer = js.create_consumer(self.name, consumer_config(self.ack_wait))
+        when_answered(lambda: js.create_stream(stream_config(self.name, self.replicas)))
+        self.consumer = when_answered(lambda: js.create_consumer(self.name, consumer_config(self.ack_wait)))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
         self.consume = self.consumer.consume(
             callback=self._handle,

@@ -72,6 +72,17 @@ async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = 30.0)
                 raise
 
 
+def when_answered(ask: Callable[[], T], timeout: float = 30.0) -> T:
+    """The same for blocking calls."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return ask()
+        except RequestTimeout:
+            if time.monotonic() >= deadline:
+                raise
+
+
 class Stalls:
     """``async with Stalls() as stalls``: how many ``seconds`` of the block this process could not run.
 
