@@ -14,7 +14,7 @@ from helpers import eventually, unique, until_answered
 from jetspark import DiscardPolicy, PublisherStats, StorageType, StreamConfig
 from jetspark.errors import NoRespondersError, RequestTimeout
 from jetspark.jetstream import publisher_acks
-from jetspark.jetstream.errors import ApiError
+from jetspark.jetstream.errors import ApiError, NoSuitablePeers
 from jetspark.jetstream.publisher_stats import PublishUnclear
 from jetspark.server import Cluster, Server
 from jetspark.server._ports import ReservedPort
@@ -70,7 +70,17 @@ async def replicated(js: jetspark.JetStream, **options: Any) -> Stream:
         allow_direct=True,
         **options,
     )
-    stream = await until_answered(lambda: js.create_stream(config))
+    made: list[Stream] = []
+
+    async def created() -> bool:
+        try:
+            made.append(await until_answered(lambda: js.create_stream(config)))
+        except NoSuitablePeers:
+            return False  # a node of a new cluster that its leader has not heard of lately
+        return True
+
+    await eventually(created, 30)
+    (stream,) = made
     await until_answered(lambda: js.publish(f"{name}.a", b"", retries=100))
     await until_answered(stream.purge)
     return stream

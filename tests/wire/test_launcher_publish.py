@@ -14,6 +14,7 @@ import weakref
 from typing import Any
 
 import pytest
+from ack_future_cases import in_an_allocation
 from settle_cases import INBOX, PLAIN, settle, to
 
 from jetspark.wire._backend import speed
@@ -157,20 +158,6 @@ if speed is not None:
         assert found == ["general"]
         assert box.pending == {}
 
-    def in_the_next_allocation(run: Any) -> None:
-        """Have code run when the next object is made: that of a cycle that is collected then."""
-
-        class Cycle:
-            def __init__(self) -> None:
-                self.me = self
-
-            def __del__(self) -> None:
-                run()
-
-        gc.collect()
-        Cycle()
-        gc.set_threshold(1)
-
     @pytest.mark.parametrize("shared", [False, True])
     def test_code_that_runs_while_a_future_is_made_may_publish_too(shared: bool) -> None:
         box = Box()
@@ -179,13 +166,9 @@ if speed is not None:
             sharing(box)
         inner: list[Any] = []
         before, first = box.launcher.serial, len(box.out)
-        thresholds = gc.get_threshold()
-        try:
-            in_the_next_allocation(lambda: inner.append(value(box.launcher.publish("a", b"inner"))))
+        with in_an_allocation(lambda: inner.append(value(box.launcher.publish("a", b"inner")))):
             outer = value(box.launcher.publish("a", b"outer"))
-            gc.collect()
-        finally:
-            gc.set_threshold(*thresholds)
+        gc.collect()
         assert len(inner) == 1
         assert outer is not inner[0]
         assert box.launcher.serial == before + 2
@@ -211,13 +194,9 @@ if speed is not None:
             box.launcher.revoke()
             revoked.append(True)
 
-        thresholds = gc.get_threshold()
-        try:
-            in_the_next_allocation(revoke)
+        with in_an_allocation(revoke):
             box.launcher.publish("a", b"x")
-            gc.collect()
-        finally:
-            gc.set_threshold(*thresholds)
+        gc.collect()
         assert revoked == [True]
         # Before the message or after it, as the interpreter has it: it is sent or handed on, never both.
         assert (len(box.calls), len(box.out), len(box.pending)) in [(1, 1, 0), (0, 2, 1)]

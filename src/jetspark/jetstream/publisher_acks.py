@@ -129,6 +129,7 @@ class AwaitedAcks(Sink):
         self._lookup: Callable[[Home, int], Awaitable[bytes]] | None = None
         self._lookups: dict[int, asyncio.Task[None]] = {}
         self._asking = asyncio.Semaphore(_AT_A_TIME)
+        self._denied: JetsparkError | None = None
         self._caution = AFTER_TROUBLE
         # Large messages by serial. Two sums that only grow: threads publish, the loop settles.
         self._large: dict[int, int] = {}
@@ -246,9 +247,8 @@ class AwaitedAcks(Sink):
         for serial, noted in list(self._pending.items()):
             # What was published meanwhile lay in the connection's buffer and has just been sent from there,
             # unless it is too large for the new server: then sending it fails it.
-            again = _again(noted)
-            if again is not None:
-                data, block = again if isinstance(again, tuple) else again[noted[2]]  # type: ignore[index]
+            if isinstance(noted, tuple) and (again := noted[3]) is not None:
+                data, block = again if isinstance(again, tuple) else again[noted[2]]
                 if serial < self._unsent_from or len(data) + len(block or b"") > limit:
                     self._send_again(serial)
         self._wake_connected()
@@ -316,6 +316,8 @@ class AwaitedAcks(Sink):
     async def _stored(self, serial: int, home: Home, seq: int) -> bytes | None:
         assert self._launcher is not None
         while True:
+            if self._denied is not None:
+                raise self._denied
             if self._lookup is None:
                 raise JetsparkError("this publisher does not read streams")
             try:
@@ -325,8 +327,8 @@ class AwaitedAcks(Sink):
                 if serial > self._launcher.doubted:
                     raise  # it is gone
                 return None  # or it is the other stream that has it
-            except PermissionViolationError:
-                self._lookup = None
+            except PermissionViolationError as error:
+                self._denied = error
                 raise
             except (RequestTimeout, NoRespondersError, ConnectionLost):
                 pass  # an election; ack_timeout ends it
