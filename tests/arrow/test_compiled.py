@@ -8,34 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from columns_wire import V1, V2, line, read
 from jetspark.arrow import SCHEMA, to_record_batch
 from jetspark.jetstream.ack_reply import NotJetStreamMessage
-from jetspark.wire import Parser, backend
-from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, PackedColumns, join_columns
-
-V1 = b"$JS.ACK.s.c.1.%d.7.1700000000123456789.0"
-V2 = b"$JS.ACK._.hash.s.c.1.%d.7.1700000000123456789.0.token"
-
-
-def refused(*arguments: Any) -> None:
-    raise AssertionError("no statuses here")
-
-
-def read(wire: bytes, *, compiled: bool) -> AnyColumns:
-    parser = Parser(compiled=compiled)
-    parser.routes["1"] = (COLUMNAR, (refused, None))
-    events = parser.feed(wire)
-    assert parser.error is None
-    columns = [event for event in events if isinstance(event, Columns | PackedColumns)]
-    assert len(columns) == len(events)
-    return join_columns(columns)
-
-
-def line(subject: bytes, reply: bytes, data: bytes, header: bytes | None = None) -> bytes:
-    if header is None:
-        return b"MSG %b 1 %b %d\r\n%b\r\n" % (subject, reply, len(data), data)
-    sizes = b"%d %d" % (len(header), len(header) + len(data))
-    return b"HMSG %b 1 %b %b\r\n%b%b\r\n" % (subject, reply, sizes, header, data)
+from jetspark.wire import backend
+from jetspark.wire.columns import AnyColumns, Columns, PackedColumns, join_columns
 
 
 def outcome(columns: AnyColumns) -> Any:

@@ -235,6 +235,27 @@ def test_a_large_payload_across_chunks():
     assert len(parser._chunks) == len(pieces) - 1
 
 
+@pytest.mark.parametrize("compiled", CORES)
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_route_that_changes_between_two_chunks(compiled: bool, cut: int) -> None:
+    """What comes next may be one more row of the columns, half of it held already: the newest route decides."""
+    parser = columnar_parser(compiled=compiled)
+    row = b"MSG a 1 r.1 6\r\nsome d\r\n"
+    wire = row * 4
+    cut = len(row) + cut
+    (columns,) = parser.feed(wire[:cut])
+    assert isinstance(columns, Columns | PackedColumns)
+    assert len(columns) == cut // len(row)
+    parser.routes["1"] = (Got, "new owner")
+    runs = parser.feed(wire[cut:])
+    assert [item.owner for run in runs for item in run.items] == ["new owner"] * (4 - len(columns))
+    del parser.routes["1"]
+    assert parser.feed(row * 2) == []
+    parser.routes["1"] = (COLUMNAR, (Got, "owner-1"))
+    (columns,) = parser.feed(row)
+    assert isinstance(columns, Columns | PackedColumns)
+
+
 def test_a_subscription_that_ends_in_the_middle_of_a_run():
     parser = columnar_parser()
     wire = msg("a", "1", "r", b"x")

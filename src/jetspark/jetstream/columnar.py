@@ -84,18 +84,22 @@ class ColumnarSink(PullSink):
         chunks = self.chunks
         if not chunks:
             return None
-        used, nbytes = 1, chunks[0].nbytes
-        while used < len(chunks) and nbytes + chunks[used].nbytes <= MAX_TAKE:
-            nbytes += chunks[used].nbytes
-            used += 1
-        taken = join_columns(chunks[:used])
-        del chunks[:used]
-        wanted = self.flow.deliverable
+        if len(chunks) == 1:
+            taken = chunks.pop()
+        else:
+            used, nbytes = 1, chunks[0].nbytes
+            while used < len(chunks) and nbytes + chunks[used].nbytes <= MAX_TAKE:
+                nbytes += chunks[used].nbytes
+                used += 1
+            taken = join_columns(chunks[:used])
+            del chunks[:used]
+        flow = self.flow
+        wanted = flow.deliverable
         if len(taken) > wanted:
             taken.truncate(wanted)
-        if not self.flow.concluded:
-            size = taken.size if self._exact else 0
-            self._perform(self.flow.on_processed(len(taken), size, self._now()))
+        actions = flow.on_processed(len(taken), taken.size if self._exact else 0, self._now())
+        if actions:
+            self._perform(actions)
             self._arm()
         return taken
 
@@ -198,24 +202,23 @@ class ConsumeColumns(ConsumeBase):
         while True:
             while not sink.chunks and not sink.done:
                 await sink.wait()
-            await _gather(sink, for_threads=self._for_threads)
+            # A batch has a fixed cost of a thousand rows in pure Python, and so has the hand-over to another
+            # thread; the compiled core has next to none, so there a batch is what one read brought.
+            if self._for_threads or (sink.chunks and type(sink.chunks[0]) is not PackedColumns):
+                await _gather(sink)
             columns = sink.take()
             if columns is not None or sink.done:
                 return columns
             # Another task was faster.
 
 
-async def _gather(sink: ColumnarSink, *, for_threads: bool) -> None:
-    """Let the loop read what lies in the socket, up to a decent batch.
+async def _gather(sink: ColumnarSink) -> None:
+    """Let the loop read what lies in the socket, up to a decent batch; a read brings about a thousand rows.
 
-    A read of the socket brings about a thousand rows. A batch has a fixed cost of as many in pure Python,
-    and so has the hand-over to another thread; the compiled core has next to none, so there a batch is
-    what one read brought. Two turns of the loop without a new row end it: a lone message hardly waits.
+    Two turns of the loop without a new row end it: a lone message hardly waits.
     """
     idle = 0
     while sink.chunks and idle < 2 and not sink.done:
-        if not for_threads and type(sink.chunks[0]) is PackedColumns:
-            return
         rows = sum(map(len, sink.chunks))
         if rows >= GATHER_ROWS or sum(chunk.nbytes for chunk in sink.chunks) >= GATHER_BYTES:
             return

@@ -62,9 +62,13 @@ class Ledger:
         if not requests:
             return
         head = requests[0]
-        if count < head.messages and not head.max_bytes:
+        if count < head.messages and (nbytes < head.size or not head.max_bytes):
+            # Nearly always: the oldest has room for all of it, and some is left.
             head.messages -= count
             self.messages -= count
+            if head.max_bytes:
+                head.size -= nbytes
+                self.size -= nbytes
             return
         self._take(count, nbytes)
 

@@ -8,6 +8,7 @@
  *
  * Columns (_speed_rows.h): a `Rows` notes where subject, reply and payload of each message lie in the received
  * chunk, which it keeps alive. Nothing is copied until `pack` writes the offsets and the data of an Arrow array.
+ * `export` (_speed_arrow.h) makes a whole record batch of them.
  *
  * Publishing (_speed_publish.h): whole commands, and the acks that say no more than "stored". Whatever else is
  * answered to a publish is left to the publisher, in Python. Launching (_speed_launch.h): plain messages for
@@ -24,6 +25,7 @@
 #include "_speed_reply.h"
 #include "_speed_read.h"
 #include "_speed_rows.h"
+#include "_speed_arrow.h"
 #include "_speed_ack.h"
 #include "_speed_publish.h"
 #include "_speed_group.h"
@@ -32,6 +34,7 @@
 
 static PyMethodDef rows_methods[] = {
     {"read", (PyCFunction)(void (*)(void))rows_read, METH_FASTCALL, rows_read_doc},
+    {"export", (PyCFunction)(void (*)(void))rows_export, METH_FASTCALL, rows_export_doc},
     {"extend", (PyCFunction)rows_extend, METH_O, rows_extend_doc},
     {"truncate", (PyCFunction)rows_truncate, METH_O, rows_truncate_doc},
     {"cells", (PyCFunction)rows_cells, METH_O, rows_cells_doc},
@@ -42,6 +45,12 @@ static PyMethodDef rows_methods[] = {
     {"views", (PyCFunction)rows_views, METH_NOARGS, rows_views_doc},
     {"size", (PyCFunction)rows_size, METH_NOARGS, rows_size_doc},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef rows_members[] = {
+    {"need", T_PYSSIZET, offsetof(Rows, need), READONLY,
+     "Bytes of the message at which read stopped for want of its end; 0: it stopped at none."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PySequenceMethods rows_as_sequence = {
@@ -57,6 +66,7 @@ static PyTypeObject RowsType = {
     .tp_doc = "Messages of one subscription, as places in the chunks that they came in.",
     .tp_as_sequence = &rows_as_sequence,
     .tp_methods = rows_methods,
+    .tp_members = rows_members,
     .tp_new = rows_new,
 };
 

@@ -60,6 +60,8 @@ typedef struct {
     Py_ssize_t max_message;
     int need_reply; /* a message without a reply stops the loop */
     int positions;  /* read the ack replies */
+    int like;       /* the last message had the subject of the one before it */
+    Py_ssize_t need; /* of the message at `pos`, all bytes, when it is sound so far and some are missing */
     Before before;
 } Span;
 
@@ -171,9 +173,10 @@ static Py_ssize_t read_reply(const Span *span, Row *row)
 /* Read the message at the span's `pos`. The position behind it, or -1: leave it to the general loop. */
 static Py_ssize_t read_message(Span *span, Row *row)
 {
-    Py_ssize_t like = read_like_before(span, row);
-    if (like >= 0)
-        return like;
+    Py_ssize_t after = read_like_before(span, row);
+    span->like = after >= 0;
+    if (span->like)
+        return after;
     const char *line = span->buf + span->pos;
     const char *eol = memchr(line, '\n', (size_t)window_of(span));
     if (eol == NULL || eol == line || eol[-1] != '\r')
@@ -219,8 +222,13 @@ static Py_ssize_t read_message(Span *span, Row *row)
             return -1;
     }
     const char *body = eol + 1;
-    if (size < header || size + 2 > span->buf + span->total - body || body[size] != '\r'
-        || body[size + 1] != '\n')
+    if (size < header)
+        return -1;
+    if (size + 2 > span->buf + span->total - body) {
+        span->need = body + size + 2 - line;
+        return -1;
+    }
+    if (body[size] != '\r' || body[size + 1] != '\n')
         return -1;
     if (header > 0 && (header < (Py_ssize_t)sizeof(VERSION_LINE) - 1
                        || memcmp(body, VERSION_LINE, sizeof(VERSION_LINE) - 1) != 0))

@@ -1,5 +1,22 @@
 /* Columns: where the messages of a run lie in the received chunks; Arrow buffers of that. Part of _speed.c. */
 
+/* Arrow's C data interface, as its specification has it. */
+#ifndef ARROW_C_DATA_INTERFACE
+#define ARROW_C_DATA_INTERFACE
+struct ArrowArray {
+    int64_t length;
+    int64_t null_count;
+    int64_t offset;
+    int64_t n_buffers;
+    int64_t n_children;
+    const void **buffers;
+    struct ArrowArray **children;
+    struct ArrowArray *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+#endif
+
 typedef struct {
     PyObject_HEAD
     PyObject *chunks; /* list of the bytes objects that the rows point into */
@@ -7,6 +24,9 @@ typedef struct {
     Py_ssize_t count;
     Py_ssize_t room;
     int64_t size; /* bytes of subjects, replies, headers and payloads */
+    int subjects_differ; /* not all rows have the subject of the first */
+    Py_ssize_t need; /* of the message at which `read` stopped for want of its end; 0: it is none */
+    struct ArrowArray exported; /* until somebody takes it over; see _speed_arrow.h */
 } Rows;
 
 static PyTypeObject RowsType;
@@ -29,6 +49,8 @@ static PyObject *rows_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static void rows_dealloc(Rows *self)
 {
+    if (self->exported.release != NULL)
+        self->exported.release(&self->exported);
     Py_XDECREF(self->chunks);
     PyMem_Free(self->rows);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -37,6 +59,12 @@ static void rows_dealloc(Rows *self)
 static Py_ssize_t rows_length(Rows *self)
 {
     return self->count;
+}
+
+static int same_subject(const Row *one, const Row *other)
+{
+    return one->subject_len == other->subject_len
+           && memcmp(one->subject, other->subject, one->subject_len) == 0;
 }
 
 static int rows_reserve(Rows *self, Py_ssize_t more)
@@ -60,7 +88,8 @@ static int rows_reserve(Rows *self, Py_ssize_t more)
 PyDoc_STRVAR(rows_read_doc,
 "read(buf, pos, sid, headers, max_line, max_message, need_reply) -> int\n\n"
 "Note each complete message of sid from pos on; where it stopped: with need_reply, also at a message without\n"
-"a reply. headers gets the header blocks by row.");
+"a reply. headers gets the header blocks by row. Afterwards need has the size of the message there in all if\n"
+"only its end is missing, otherwise 0.");
 
 static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -78,6 +107,7 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
     span.need_reply = span.positions = need_reply;
     Py_ssize_t had = self->count;
     int64_t size = self->size;
+    self->need = 0;
     while (span.pos < span.total) {
         /* As many as there are if all are like the first, but not too many for one that is tiny. */
         if (self->count == self->room) {
@@ -98,12 +128,15 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
             if (failed)
                 goto fail;
         }
+        if (!self->subjects_differ && !span.like && !same_subject(row, self->rows))
+            self->subjects_differ = 1;
         self->size += row_size(row);
         self->count++;
         span.pos = after;
     }
     if (self->count > had && PyList_Append(self->chunks, args[0]) < 0)
         goto fail;
+    self->need = span.need;
     return PyLong_FromSsize_t(span.pos);
 fail:
     /* The rows would point into a chunk that nobody keeps. */
@@ -126,6 +159,9 @@ static PyObject *rows_extend(Rows *self, PyObject *argument)
     Py_ssize_t end = PyList_GET_SIZE(self->chunks);
     if (PyList_SetSlice(self->chunks, end, end, other->chunks) < 0)
         return NULL;
+    if (other->subjects_differ
+        || (self->count && other->count && !same_subject(self->rows, other->rows)))
+        self->subjects_differ = 1;
     if (other->count)
         memcpy(self->rows + self->count, other->rows, (size_t)other->count * sizeof(Row));
     self->count += other->count;
@@ -214,15 +250,35 @@ static PyObject *rows_reply(Rows *self, PyObject *argument)
 PyDoc_STRVAR(rows_pack_doc,
 "pack(column) -> (offsets, data)\n\nA column as the two buffers of an Arrow binary array (32-bit offsets).");
 
-static PyObject *rows_pack(Rows *self, PyObject *argument)
+/* `count` times the same cell: without a look at the rows, which may be far from the caches by now. */
+static void repeat_cell(char *place, char *offset, const char *cell, uint32_t len, Py_ssize_t count)
 {
-    long column = PyLong_AsLong(argument);
-    if (column == -1 && PyErr_Occurred())
-        return NULL;
+    for (Py_ssize_t i = 0; i <= count; i++, offset += sizeof(int32_t)) {
+        int32_t at = (int32_t)(i * len);
+        memcpy(offset, &at, sizeof at);
+    }
+    size_t whole = (size_t)count * len, done = len;
+    if (whole == 0)
+        return;
+    memcpy(place, cell, len);
+    while (done < whole) {
+        size_t part = done < whole - done ? done : whole - done;
+        memcpy(place + done, place, part);
+        done += part;
+    }
+}
+
+static PyObject *pack_column(Rows *self, long column)
+{
     const char *start = NULL;
     uint32_t len = 0;
     int64_t sum = 0;
-    for (Py_ssize_t i = 0; i < self->count; i++) {
+    int repeated = column == 0 && self->count > 0 && !self->subjects_differ;
+    if (repeated) {
+        cell(&self->rows[0], column, &start, &len);
+        sum = (int64_t)len * self->count;
+    }
+    for (Py_ssize_t i = 0; i < self->count && !repeated; i++) {
         if (cell(&self->rows[i], column, &start, &len) < 0)
             return NULL;
         sum += len;
@@ -240,6 +296,10 @@ static PyObject *rows_pack(Rows *self, PyObject *argument)
     }
     char *place = PyBytes_AS_STRING(data);
     char *offset = PyBytes_AS_STRING(offsets);
+    if (repeated) {
+        repeat_cell(place, offset, start, len, self->count);
+        return Py_BuildValue("(NN)", offsets, data);
+    }
     int32_t at = 0;
     memcpy(offset, &at, sizeof at);
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -250,6 +310,14 @@ static PyObject *rows_pack(Rows *self, PyObject *argument)
         memcpy(offset, &at, sizeof at);
     }
     return Py_BuildValue("(NN)", offsets, data);
+}
+
+static PyObject *rows_pack(Rows *self, PyObject *argument)
+{
+    long column = PyLong_AsLong(argument);
+    if (column == -1 && PyErr_Occurred())
+        return NULL;
+    return pack_column(self, column);
 }
 
 PyDoc_STRVAR(rows_views_doc,

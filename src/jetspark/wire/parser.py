@@ -51,8 +51,9 @@ MAX_MESSAGE: Final = 128 * 1_048_576
 # Distinct sizes are few; a dict look-up of the digits is faster than int() and needs no check of its own.
 _SIZE_CACHE: Final = 8192
 
-# Shorter pieces of something incomplete are copied together.
+# Shorter pieces of something incomplete are copied together; large ones stay where they are until they are.
 _SMALL: Final = 1024
+_LARGE: Final = 4096
 
 Factory = Callable[[str, str, bytes, "bytes | None", Any], Any]
 """Makes a message of (subject, reply, data, header block or None, owner)."""
@@ -111,6 +112,7 @@ class Parser:
     __slots__ = (
         "_byte_sizes",
         "_chunks",
+        "_columnar",
         "_compiled",
         "_held",
         "_line_sizes",
@@ -131,9 +133,11 @@ class Parser:
         self._max_message = max_message
         # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
         # look (0: the end of a line is missing, so only a line break does).
-        self._chunks: list[bytes | bytearray] = []
+        self._chunks: list[bytes | bytearray | memoryview] = []
         self._held = 0
         self._need = 0
+        # The subscription whose messages were read as columns last; more of them are likely to come.
+        self._columnar = ""
         self.error: ProtocolError | None = None
 
     @property
@@ -176,7 +180,8 @@ class Parser:
                 if not self._need:
                     self._check_held_line()
                 return total
-            self._chunks.append(data[used : used + wanted])
+            piece = memoryview(data) if wanted >= _LARGE else data
+            self._chunks.append(piece[used : used + wanted])
             used += wanted
             joined = b"".join(self._chunks)
             self._let_go()
@@ -209,6 +214,10 @@ class Parser:
         append = run.append
         make: Factory = _drop
         owner: Any = None
+        if compiled is not None and self._columnar:
+            pos = self._read_more_columns(buf, pos, events)
+            if self._held:
+                return
         try:
             while pos < total:
                 eol = find(b"\n", scan or pos)
@@ -288,6 +297,7 @@ class Parser:
                     if make is ANSWERS and compiled is None:
                         make, owner = owner
                     if make is COLUMNAR or make is ANSWERS:
+                        self._columnar = sid
                         after = self._read_columns(buf, pos, sid, events, need_reply=make is COLUMNAR)
                         run_sid = None
                         if after > pos:
@@ -299,6 +309,8 @@ class Parser:
                             events.append(Messages(sid, [item], end + 2 - pos))
                             pos = end + 2
                         make = _drop
+                        if self._held:
+                            break
                         continue
                     if compiled is not None and (make is not _drop or sid.isascii()):
                         made = None if make is _drop else make
@@ -312,8 +324,19 @@ class Parser:
             if run_sid is not None and make is not _drop:
                 events.append(Messages(run_sid, run, pos - run_pos))
 
+    def _read_more_columns(self, buf: bytes, pos: int, events: list[Event]) -> int:
+        """Go on with the columns of the last chunk, without a look at their first line; where they end."""
+        make, _ = self.routes.get(self._columnar, _NO_ROUTE)
+        if make is COLUMNAR or make is ANSWERS:
+            return self._read_columns(buf, pos, self._columnar, events, need_reply=make is COLUMNAR)
+        self._columnar = ""
+        return pos
+
     def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event], *, need_reply: bool) -> int:
-        """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row."""
+        """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row.
+
+        What is known to be incomplete behind them is held.
+        """
         if self._compiled is None:
             columns = Columns(sid, [], [], [], {})
             after = read_columns(buf, pos, columns, self._line_sizes, self._byte_size, MAX_LINE)
@@ -324,11 +347,14 @@ class Parser:
         # What a chunk completed and what follows it there are one run.
         if not (isinstance(last, PackedColumns) and last.sid == sid):
             last = PackedColumns(sid, self._compiled.Rows(), {})
-        end = last.rows.read(buf, pos, sid.encode(), last.headers, MAX_LINE, self._max_message, need_reply)
+        rows = last.rows
+        end = rows.read(buf, pos, sid.encode(), last.headers, MAX_LINE, self._max_message, need_reply)
         if end > pos:
             if not last.nbytes:
                 events.append(last)
             last.nbytes += end - pos
+        if rows.need:
+            self._hold(buf, end, rows.need)
         return end
 
     def _size(self, digits: str) -> int:
@@ -355,7 +381,9 @@ class Parser:
         return size
 
     def _hold(self, buf: bytes, pos: int, need: int) -> None:
-        rest = buf[pos:] if pos else buf
+        size = len(buf) - pos
+        # Only a line is looked into.
+        rest = memoryview(buf)[pos:] if need and size >= _LARGE else buf[pos:] if pos else buf
         self._chunks.append(rest)
         self._held = len(rest)
         self._need = need

@@ -1,0 +1,218 @@
+/* A record batch of the rows, handed to Arrow whole: its C data interface. Part of _speed.c.
+ *
+ * Each array made through pyarrow costs microseconds of a reader whose caches hold what it has just received,
+ * and a batch of large messages has few rows that could share them. Here a batch is one call. */
+
+/* Of all six columns; headers alone are five arrays, and have four children. */
+#define MOST_ARRAYS 11
+#define MOST_CHILDREN 10
+#define MOST_BUFFERS (3 * MOST_ARRAYS)
+
+/* All arrays of a batch in one piece, which lives until each of them is released. */
+typedef struct {
+    struct ArrowArray arrays[MOST_ARRAYS];
+    struct ArrowArray *children[MOST_CHILDREN];
+    int used; /* of the arrays */
+    int unreleased;
+    PyObject *kept; /* a list of what the buffers lie in */
+    struct ArrowArray **next_child; /* free places */
+    const void **next_buffer;
+    const void *buffers[];
+} Batch;
+
+static void array_release(struct ArrowArray *array);
+
+static void array_drop(struct ArrowArray *array)
+{
+    Batch *batch = array->private_data;
+    /* Whoever has taken a child away releases it himself. */
+    for (int64_t i = 0; i < array->n_children; i++)
+        if (array->children[i]->release == array_release)
+            array_drop(array->children[i]);
+    array->release = NULL;
+    if (--batch->unreleased == 0) {
+        Py_CLEAR(batch->kept);
+        PyMem_RawFree(batch);
+    }
+}
+
+/* Wherever the last reference to a batch is dropped: that may be a thread of Arrow's. */
+static void array_release(struct ArrowArray *array)
+{
+    if (!Py_IsInitialized()) {
+        array->release = NULL; /* the process is about to end */
+        return;
+    }
+    PyGILState_STATE state = PyGILState_Ensure();
+    array_drop(array);
+    PyGILState_Release(state);
+}
+
+/* One more array with places for children; its buffers are added one by one. The first, for nulls, is none. */
+static struct ArrowArray *add_array(Batch *batch, int64_t length, int children)
+{
+    struct ArrowArray *array = &batch->arrays[batch->used++];
+    *array = (struct ArrowArray){.length = length, .n_buffers = 1, .buffers = batch->next_buffer,
+                                 .n_children = children, .children = batch->next_child,
+                                 .release = array_release, .private_data = batch};
+    *batch->next_buffer++ = NULL;
+    batch->next_child += children;
+    batch->unreleased++;
+    return array;
+}
+
+static void add_buffer(Batch *batch, struct ArrowArray *array, const void *buffer)
+{
+    *batch->next_buffer++ = buffer;
+    array->n_buffers++;
+}
+
+/* Takes over the reference; -1 when it is NULL or can't be kept. */
+static int batch_keep(Batch *batch, PyObject *owner)
+{
+    int failed = owner == NULL || PyList_Append(batch->kept, owner) < 0;
+    Py_XDECREF(owner);
+    return failed ? -1 : 0;
+}
+
+/* An array of so many buffers, of a tuple of bytes, or of the rows' packed column. */
+static struct ArrowArray *add_made(Batch *batch, int64_t length, PyObject *made, Py_ssize_t first, Py_ssize_t count)
+{
+    struct ArrowArray *array = add_array(batch, length, 0);
+    for (Py_ssize_t i = first; i < first + count; i++)
+        add_buffer(batch, array, PyBytes_AS_STRING(PyTuple_GET_ITEM(made, i)));
+    return array;
+}
+
+/* Maps without an entry; an entry is a struct of a key and a list of values. */
+static struct ArrowArray *add_no_headers(Batch *batch, int64_t length, PyObject *zeros)
+{
+    static const int64_t nothing = 0;
+    struct ArrowArray *map = add_array(batch, length, 1);
+    add_buffer(batch, map, PyBytes_AS_STRING(zeros));
+    struct ArrowArray *entries = map->children[0] = add_array(batch, 0, 2);
+    struct ArrowArray *key = entries->children[0] = add_array(batch, 0, 0);
+    add_buffer(batch, key, &nothing);
+    add_buffer(batch, key, &nothing);
+    struct ArrowArray *list = entries->children[1] = add_array(batch, 0, 1);
+    add_buffer(batch, list, &nothing);
+    struct ArrowArray *value = list->children[0] = add_array(batch, 0, 0);
+    add_buffer(batch, value, &nothing);
+    add_buffer(batch, value, &nothing);
+    return map;
+}
+
+/* Behind the views all chunks, and then their sizes. */
+static struct ArrowArray *add_views(Batch *batch, int64_t length, PyObject *made)
+{
+    struct ArrowArray *array = add_made(batch, length, made, 0, 1);
+    PyObject *chunks = PyTuple_GET_ITEM(made, 1);
+    Py_ssize_t count = PyList_GET_SIZE(chunks);
+    PyObject *sizes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    if (batch_keep(batch, sizes) < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *chunk = PyList_GET_ITEM(chunks, i);
+        int64_t size = PyBytes_GET_SIZE(chunk);
+        memcpy(PyBytes_AS_STRING(sizes) + i * (Py_ssize_t)sizeof size, &size, sizeof size);
+        add_buffer(batch, array, PyBytes_AS_STRING(chunk));
+    }
+    add_buffer(batch, array, PyBytes_AS_STRING(sizes));
+    return array;
+}
+
+static int is_ascii(PyObject *bytes, Py_ssize_t len)
+{
+    const char *text = PyBytes_AS_STRING(bytes);
+    char all = 0;
+    for (Py_ssize_t i = 0; i < len; i++)
+        all |= text[i];
+    return !(all & 0x80);
+}
+
+/* The column; NULL with an error set, or without one: it has to be made in another way. */
+static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObject *constants, PyObject **positions)
+{
+    PyObject *made;
+    switch (kind) {
+    case 'n': /* name of the stream */
+        return add_made(batch, self->count, constants, 0, 2);
+    case 'q': /* sequence */
+    case 't': /* time */
+        if (*positions == NULL) {
+            *positions = rows_positions(self, NULL);
+            if (batch_keep(batch, *positions) < 0)
+                return NULL;
+        }
+        return *positions == Py_None ? NULL : add_made(batch, self->count, *positions, kind == 't', 1);
+    case 's': /* subject */
+        made = pack_column(self, 0);
+        if (batch_keep(batch, made) < 0)
+            return NULL;
+        PyObject *text = PyTuple_GET_ITEM(made, 1);
+        /* Arrow takes it for UTF-8. */
+        int repeated = self->count > 0 && !self->subjects_differ;
+        if (!is_ascii(text, repeated ? self->rows[0].subject_len : PyBytes_GET_SIZE(text)))
+            return NULL;
+        return add_made(batch, self->count, made, 0, 2);
+    case 'h': /* headers, of which there are none */
+        return add_no_headers(batch, self->count, PyTuple_GET_ITEM(constants, 2));
+    case 'd': /* data */
+        made = pack_column(self, 2);
+        return batch_keep(batch, made) < 0 ? NULL : add_made(batch, self->count, made, 0, 2);
+    case 'v': /* data as views */
+        made = rows_views(self, NULL);
+        return batch_keep(batch, made) < 0 ? NULL : add_views(batch, self->count, made);
+    }
+    PyErr_Format(PyExc_ValueError, "no column is called %c", kind);
+    return NULL;
+}
+
+PyDoc_STRVAR(rows_export_doc,
+"export(kinds, constants) -> int\n\n"
+"Where a struct ArrowArray lies, for one who takes it over while these rows live: a batch with a column for\n"
+"each of kinds (n name of the stream, q sequence, s subject, t time, h no headers, d data, v data as views).\n"
+"constants: offsets and bytes of the stream's name, as often as there are rows, and offsets of as many empty\n"
+"maps. 0: some column has to be made in another way.");
+
+static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_ssize_t columns = nargs == 2 && PyBytes_Check(args[0]) ? PyBytes_GET_SIZE(args[0]) : 0;
+    if (columns < 1 || columns > 6 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 3) {
+        PyErr_SetString(PyExc_TypeError, "export(bytes of 1 to 6 letters, tuple of three bytes)");
+        return NULL;
+    }
+    PyObject *constants = args[1];
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        PyObject *constant = PyTuple_GET_ITEM(constants, i);
+        if (!PyBytes_Check(constant)
+            || (i != 1 && PyBytes_GET_SIZE(constant) < (self->count + 1) * (Py_ssize_t)sizeof(int32_t))) {
+            PyErr_SetString(PyExc_ValueError, "constants must be bytes, with an offset more than there are rows");
+            return NULL;
+        }
+    }
+    if (self->exported.release != NULL)
+        self->exported.release(&self->exported); /* nobody has taken the last one */
+    size_t places = MOST_BUFFERS + (size_t)PyList_GET_SIZE(self->chunks) + 1;
+    Batch *batch = PyMem_RawCalloc(1, sizeof(Batch) + places * sizeof(void *));
+    if (batch == NULL)
+        return PyErr_NoMemory();
+    batch->next_child = batch->children;
+    batch->next_buffer = batch->buffers;
+    batch->kept = PyList_New(0);
+    struct ArrowArray *root = add_array(batch, self->count, (int)columns);
+    PyObject *positions = NULL; /* borrowed of what is kept */
+    int failed = batch->kept == NULL || batch_keep(batch, Py_NewRef(constants)) < 0;
+    for (Py_ssize_t i = 0; i < columns && !failed; i++) {
+        struct ArrowArray *column = add_column(self, batch, PyBytes_AS_STRING(args[0])[i], constants, &positions);
+        root->children[i] = column;
+        failed = column == NULL;
+    }
+    if (failed) {
+        Py_XDECREF(batch->kept);
+        PyMem_RawFree(batch);
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    }
+    self->exported = *root;
+    return PyLong_FromVoidPtr(&self->exported);
+}
