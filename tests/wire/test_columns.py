@@ -238,7 +238,7 @@ def test_a_large_payload_across_chunks():
 @pytest.mark.parametrize("compiled", CORES)
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_route_that_changes_between_two_chunks(compiled: bool, cut: int) -> None:
-    """What comes next may be one more row of the columns, half of it held already: the newest route decides."""
+    """What comes next may be one more row of the columns, half of it held: the newest route decides."""
     parser = columnar_parser(compiled=compiled)
     row = b"MSG a 1 r.1 6\r\nsome d\r\n"
     wire = row * 4
