@@ -57,9 +57,9 @@ and its payload."""
 _INT64, _TIME, _MAP = (SCHEMA.field(name).type for name in ("sequence", "timestamp", "headers"))
 _ENTRIES = pa.struct([_MAP.key_field, _MAP.item_field])
 
-DEFAULT_BUFFER = 48 * 1_048_576
-"""Bytes. More brings nothing, and a server drops a client that is behind by more than its ``max_pending``,
-64 MB by default."""
+DEFAULT_BUFFER = 44 * 1_048_576
+"""Bytes, as the server counts them. A server drops a client that is behind by more than its ``max_pending``,
+64 MiB by default; on the wire the smallest messages have a third more than what is counted."""
 
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
@@ -81,10 +81,12 @@ def consume_arrow(
 
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
-    costs nothing. ``max_bytes``: size of the buffer, default 48 MiB; it must hold the largest message twice.
+    costs nothing. ``max_bytes``: size of the buffer, default 44 MiB; it must hold the largest message twice.
     Or ``max_messages``: the same in messages. ``views`` (default False): the column ``data`` is of the type
     ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
     kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
+    The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
+    many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
     The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
     heartbeats, which spares the server a look at its clock for each message.
     """
@@ -223,7 +225,7 @@ def to_record_batch(
 ) -> pa.RecordBatch:
     """The chosen columns of :data:`SCHEMA`, in the order of ``names``; ``views``: data as ``binary_view``."""
     schema = _schema(tuple(names), views)
-    if isinstance(columns, PackedColumns) and not columns.headers:
+    if isinstance(columns, PackedColumns) and not columns.headers and names and _import_batch is not None:
         batch = _import_rows(columns.rows, tuple(names), stream, schema, views)
         if batch is not None:
             return batch
@@ -258,20 +260,27 @@ def _enough(count: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _constants(text: str, count: int) -> tuple[bytes, bytes, bytes]:
-    """Offsets and bytes of so many strings, and offsets of as many empty maps."""
+def _strings(text: str, count: int) -> tuple[bytes, bytes]:
+    """Offsets and bytes of so many strings."""
     data = text.encode()
-    offsets = array("i", [index * len(data) for index in range(count + 1)])
-    return offsets.tobytes(), data * count, bytes(4 * (count + 1))
+    if not data:
+        return bytes(4 * (count + 1)), b""
+    return array("i", range(0, (count + 1) * len(data), len(data))).tobytes(), data * count
+
+
+@functools.lru_cache(maxsize=8)
+def _zeros(count: int) -> bytes:
+    """Offsets of so many empty values."""
+    return bytes(4 * (count + 1))
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    offsets, data, _ = _constants(text, _enough(count))
+    offsets, data = _strings(text, _enough(count))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _no_headers(count: int) -> pa.Array:
-    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    offsets = pa.py_buffer(_zeros(_enough(count)))
     return pa.Array.from_buffers(_MAP, count, [None, offsets], children=[pa.nulls(0, _ENTRIES)])
 
 
@@ -284,13 +293,20 @@ def _kinds(names: tuple[str, ...], views: bool) -> bytes:
     return b"".join([b"v" if views and name == "data" else _KINDS[name] for name in names])
 
 
+# The way into Arrow has no public name yet; without it the arrays are made one by one.
+_import_batch: Any = getattr(pa.RecordBatch, "_import_from_c", None)
+
+
 def _import_rows(rows: Rows, names: tuple[str, ...], stream: str, schema: pa.Schema, views: bool) -> Any:
-    """A batch of rows without headers, in one piece; None when a column needs another way.
+    """A batch of rows without headers, in one piece; None when it needs another way.
 
     The arrays one by one come to the same and cost two or three times as much.
     """
-    address = rows.export(_kinds(names, views), _constants(stream, _enough(len(rows))))
-    return pa.RecordBatch._import_from_c(address, schema) if address else None
+    count = _enough(len(rows))
+    text, data = _strings(stream, count) if "stream" in names else (b"", b"")
+    zeros = _zeros(count) if "headers" in names else b""
+    address = rows.export(_kinds(names, views), (text, data, zeros))
+    return _import_batch(address, schema) if address else None
 
 
 def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:

@@ -20,22 +20,6 @@ typedef struct {
     const void *buffers[];
 } Batch;
 
-static void array_release(struct ArrowArray *array);
-
-static void array_drop(struct ArrowArray *array)
-{
-    Batch *batch = array->private_data;
-    /* Whoever has taken a child away releases it himself. */
-    for (int64_t i = 0; i < array->n_children; i++)
-        if (array->children[i]->release == array_release)
-            array_drop(array->children[i]);
-    array->release = NULL;
-    if (--batch->unreleased == 0) {
-        Py_CLEAR(batch->kept);
-        PyMem_RawFree(batch);
-    }
-}
-
 /* Wherever the last reference to a batch is dropped: that may be a thread of Arrow's. */
 static void array_release(struct ArrowArray *array)
 {
@@ -44,7 +28,16 @@ static void array_release(struct ArrowArray *array)
         return;
     }
     PyGILState_STATE state = PyGILState_Ensure();
-    array_drop(array);
+    Batch *batch = array->private_data;
+    /* Whoever has taken a child away releases it himself. */
+    for (int64_t i = 0; i < array->n_children; i++)
+        if (array->children[i]->release != NULL)
+            array->children[i]->release(array->children[i]);
+    array->release = NULL;
+    if (--batch->unreleased == 0) {
+        Py_CLEAR(batch->kept);
+        PyMem_RawFree(batch);
+    }
     PyGILState_Release(state);
 }
 
@@ -130,13 +123,29 @@ static int is_ascii(PyObject *bytes, Py_ssize_t len)
     return !(all & 0x80);
 }
 
+/* Bytes with so many offsets and one more; NULL: an error is set. */
+static PyObject *checked(PyObject *constants, Py_ssize_t index, Py_ssize_t count)
+{
+    PyObject *offsets = PyTuple_GET_ITEM(constants, index);
+    if (PyBytes_GET_SIZE(offsets) < (count + 1) * (Py_ssize_t)sizeof(int32_t)) {
+        PyErr_SetString(PyExc_ValueError, "constants must have an offset more than there are rows");
+        return NULL;
+    }
+    return offsets;
+}
+
+static int is_data(char kind)
+{
+    return kind == 'd' || kind == 'v';
+}
+
 /* The column; NULL with an error set, or without one: it has to be made in another way. */
 static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObject *constants, PyObject **positions)
 {
     PyObject *made;
     switch (kind) {
     case 'n': /* name of the stream */
-        return add_made(batch, self->count, constants, 0, 2);
+        return checked(constants, 0, self->count) ? add_made(batch, self->count, constants, 0, 2) : NULL;
     case 'q': /* sequence */
     case 't': /* time */
         if (*positions == NULL) {
@@ -156,7 +165,8 @@ static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObje
             return NULL;
         return add_made(batch, self->count, made, 0, 2);
     case 'h': /* headers, of which there are none */
-        return add_no_headers(batch, self->count, PyTuple_GET_ITEM(constants, 2));
+        made = checked(constants, 2, self->count);
+        return made == NULL ? NULL : add_no_headers(batch, self->count, made);
     case 'd': /* data */
         made = pack_column(self, 2);
         return batch_keep(batch, made) < 0 ? NULL : add_made(batch, self->count, made, 0, 2);
@@ -172,25 +182,25 @@ PyDoc_STRVAR(rows_export_doc,
 "export(kinds, constants) -> int\n\n"
 "Where a struct ArrowArray lies, for one who takes it over while these rows live: a batch with a column for\n"
 "each of kinds (n name of the stream, q sequence, s subject, t time, h no headers, d data, v data as views).\n"
-"constants: offsets and bytes of the stream's name, as often as there are rows, and offsets of as many empty\n"
-"maps. 0: some column has to be made in another way.");
+"constants: offsets and bytes of the stream's name, as often as there are rows, for n, and offsets of as many\n"
+"empty maps, for h. 0: some column has to be made in another way, or is wanted twice.");
 
 static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_ssize_t columns = nargs == 2 && PyBytes_Check(args[0]) ? PyBytes_GET_SIZE(args[0]) : 0;
-    if (columns < 1 || columns > 6 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 3) {
+    if (columns < 1 || columns > 6 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 3
+        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 0)) || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 1))
+        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 2))) {
         PyErr_SetString(PyExc_TypeError, "export(bytes of 1 to 6 letters, tuple of three bytes)");
         return NULL;
     }
+    const char *kinds = PyBytes_AS_STRING(args[0]);
     PyObject *constants = args[1];
-    for (Py_ssize_t i = 0; i < 3; i++) {
-        PyObject *constant = PyTuple_GET_ITEM(constants, i);
-        if (!PyBytes_Check(constant)
-            || (i != 1 && PyBytes_GET_SIZE(constant) < (self->count + 1) * (Py_ssize_t)sizeof(int32_t))) {
-            PyErr_SetString(PyExc_ValueError, "constants must be bytes, with an offset more than there are rows");
-            return NULL;
-        }
-    }
+    /* There is room for each kind of column once. */
+    for (Py_ssize_t i = 0; i < columns; i++)
+        for (Py_ssize_t j = 0; j < i; j++)
+            if (kinds[i] == kinds[j] || (is_data(kinds[i]) && is_data(kinds[j])))
+                return PyLong_FromLong(0);
     if (self->exported.release != NULL)
         self->exported.release(&self->exported); /* nobody has taken the last one */
     size_t places = MOST_BUFFERS + (size_t)PyList_GET_SIZE(self->chunks) + 1;
@@ -203,11 +213,14 @@ static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs
     struct ArrowArray *root = add_array(batch, self->count, (int)columns);
     PyObject *positions = NULL; /* borrowed of what is kept */
     int failed = batch->kept == NULL || batch_keep(batch, Py_NewRef(constants)) < 0;
-    for (Py_ssize_t i = 0; i < columns && !failed; i++) {
-        struct ArrowArray *column = add_column(self, batch, PyBytes_AS_STRING(args[0])[i], constants, &positions);
-        root->children[i] = column;
-        failed = column == NULL;
-    }
+    /* Data come last: the others may refuse, and then they would have been copied for nothing. */
+    for (int last = 0; last <= 1; last++)
+        for (Py_ssize_t i = 0; i < columns && !failed; i++) {
+            if (is_data(kinds[i]) != last)
+                continue;
+            root->children[i] = add_column(self, batch, kinds[i], constants, &positions);
+            failed = root->children[i] == NULL;
+        }
     if (failed) {
         Py_XDECREF(batch->kept);
         PyMem_RawFree(batch);

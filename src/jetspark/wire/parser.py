@@ -382,8 +382,9 @@ class Parser:
 
     def _hold(self, buf: bytes, pos: int, need: int) -> None:
         size = len(buf) - pos
-        # Only a line is looked into.
-        rest = memoryview(buf)[pos:] if need and size >= _LARGE else buf[pos:] if pos else buf
+        # Only a line is looked into. A view keeps all of the chunk, so it must be worth it.
+        large = need and size >= _LARGE and size * 32 >= len(buf)
+        rest = memoryview(buf)[pos:] if large else buf[pos:] if pos else buf
         self._chunks.append(rest)
         self._held = len(rest)
         self._need = need
