@@ -216,19 +216,14 @@ QUIET = 0.2
 
 
 async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Figures:
-    """As `warmed`, with several timed passes."""
+    """As `warmed`, with several timed passes: rates are all that was done in all the time that it took."""
     await run(f"{p.run_id}-w", p.warm)
     gc.collect()
     found: list[Figures] = []
     for number in range(PASSES):
         await asyncio.sleep(QUIET)
         found.append(await run(f"{p.run_id}-t{number}", p.n))
-    return mean_of(found)
-
-
-def mean_of(rates: list[Figures]) -> Figures:
-    """All that was done in all the time that it took."""
-    return {name: statistics.harmonic_mean([one[name] for one in rates]) for name in rates[0]}
+    return {name: statistics.harmonic_mean([one[name] for one in found]) for name in found[0]}
 
 
 def percentiles(samples_ns: list[int]) -> Figures:

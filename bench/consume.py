@@ -34,8 +34,6 @@ from _consume_peers import (
     natsrpy_latency,
 )
 from _harness import (
-    PASSES,
-    QUIET,
     Bench,
     Context,
     Figures,
@@ -45,7 +43,6 @@ from _harness import (
     expect,
     in_passes,
     main,
-    mean_of,
     module,
     now,
     ours_connect,
@@ -272,23 +269,18 @@ async def ours_latency(p: Params) -> Figures:
 # --- raw ------------------------------------------------------------------------------------------
 
 
-def raw_pull(p: Params) -> Figures:
+async def raw_pull(p: Params) -> Figures:
     stream = stream_of(p)
     with RawConn(p.host, p.port) as conn:
         conn.send(b"SUB _INBOX.raw.pull 3\r\n")
 
-        def run(name: str, count: int) -> Figures:
+        async def run(name: str, count: int) -> Figures:
             conn.create_pull_consumer(stream, name)
             started = now()
             drain_pull(conn, stream, name, 1, count, **unseen(p.size, count))
             return by_bytes(rate(count, started, now()), p.size)
 
-        run(f"{p.run_id}-w", p.warm)
-        found: list[Figures] = []
-        for number in range(PASSES):
-            time.sleep(QUIET)
-            found.append(run(f"{p.run_id}-t{number}", p.n))
-        return mean_of(found)
+        return await in_passes(run, p)
 
 
 def raw_ack_explicit(p: Params) -> Figures:
