@@ -61,6 +61,11 @@ DEFAULT_BUFFER = 44 * 1_048_576
 """Bytes, as the server counts them. A server drops a client that is behind by more than its ``max_pending``,
 64 MiB by default; on the wire the smallest messages have a third more than what is counted."""
 
+DEFAULT_THRESHOLD = DEFAULT_BUFFER * 9 // 10
+"""A buffer that is filled up in small steps keeps the server at work without a pause. In steps of a half, as
+``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts: 3 to 6 % of a
+flood of large messages, measured."""
+
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
 
@@ -71,6 +76,8 @@ def consume_arrow(
     columns: Sequence[str] | None = None,
     max_messages: int | None = None,
     max_bytes: int | None = None,
+    threshold_messages: int | None = None,
+    threshold_bytes: int | None = None,
     expires: float = 30.0,
     idle_heartbeat: float | None = None,
     stop_after: int | None = None,
@@ -82,9 +89,11 @@ def consume_arrow(
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
     costs nothing. ``max_bytes``: size of the buffer, default 44 MiB; it must hold the largest message twice.
-    Or ``max_messages``: the same in messages. ``views`` (default False): the column ``data`` is of the type
-    ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
-    kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
+    Or ``max_messages``: the same in messages. ``threshold_bytes``, ``threshold_messages``: refill when so
+    much of it or less is left, default half, of the default buffer nine tenths. ``views`` (default False):
+    the column ``data`` is of the type ``binary_view``, whose payloads stay where they were received: a copy
+    less, which is worth it from some kilobytes a message on. Not all of Arrow's functions take that type;
+    ``cast(pa.binary())`` makes the copy.
     The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
     many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
     The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
@@ -98,9 +107,12 @@ def consume_arrow(
         raise InvalidArgument("columns", names, "must name at least one column, and none twice")
     if max_messages is None and max_bytes is None:
         max_bytes = DEFAULT_BUFFER
+        threshold_bytes = DEFAULT_THRESHOLD if threshold_bytes is None else threshold_bytes
     options = PullOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,
+        threshold_messages=threshold_messages,
+        threshold_bytes=threshold_bytes,
         expires=expires,
         idle_heartbeat=idle_heartbeat,
         stop_after=stop_after,

@@ -14,7 +14,8 @@ import jetspark
 from consuming import PullSpy, fill, has_pending, make_filled
 from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.arrow import ConsumeArrow, consume_arrow
+from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, consume_arrow
+from jetspark.errors import InvalidArgument
 from jetspark.jetstream.ack_reply import num_pending
 from jetspark.jetstream.consume_errors import MissedHeartbeat
 
@@ -85,6 +86,68 @@ async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetS
     assert found[0], "the consumer's info tells of it"
     assert found.count(True) > 3
     assert not found[-1], "whoever waits at the end asks for heartbeats"
+
+
+async def test_the_default_buffer_is_filled_up_in_tenths(server: Server, js: jetspark.JetStream) -> None:
+    name = unique()
+    stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
+    for _ in range(12):
+        await js.publish(name, bytes(900_000))
+    consumer = await stream.create_consumer(ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE))
+    source = consume_arrow(consumer, columns=["sequence"])
+    found = 0
+    async with await PullSpy.on(server.url, consumer) as spy, source, asyncio.timeout(20):
+        while found < 12:
+            found += (await anext(source)).num_rows
+        first, *others = await seen(js, spy)
+    assert first["max_bytes"] == DEFAULT_BUFFER
+    step = DEFAULT_BUFFER - DEFAULT_THRESHOLD
+    assert step == -(-DEFAULT_BUFFER // 10)
+    assert others, "10.8 MB are two steps and more"
+    # One read brings a few of these messages at most.
+    assert all(step <= request["max_bytes"] < 2 * step + 1_048_576 for request in others)
+    await stream.delete()
+
+
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        ({"max_messages": 100}, 50),
+        ({"max_messages": 100, "threshold_messages": 0}, 100),
+        ({"max_messages": 100, "threshold_messages": 99}, 1),
+    ],
+    ids=["half", "none left", "any taken"],
+)
+async def test_how_much_may_be_left_when_it_is_filled_up(
+    server: Server, js: jetspark.JetStream, options: dict[str, int], least: int
+) -> None:
+    _, consumer = await filled(js, 300)
+    source = consume_arrow(consumer, **options)  # type: ignore[arg-type]
+    async with await PullSpy.on(server.url, consumer) as spy, source:
+        assert await rows(source, 300) == list(range(300))
+        first, *others = [request["batch"] for request in await seen(js, spy)]
+    assert first == 100
+    assert others
+    assert min(others) >= least
+    assert sum(others) >= 200
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"threshold_messages": 1}, "threshold_messages"),
+        ({"threshold_bytes": DEFAULT_BUFFER + 1}, "threshold_bytes"),
+        ({"max_messages": 10, "threshold_messages": 11}, "threshold_messages"),
+        ({"max_messages": 10, "threshold_bytes": 1}, "threshold_bytes"),
+        ({"max_bytes": 1000, "threshold_bytes": -1}, "threshold_bytes"),
+    ],
+)
+async def test_thresholds_that_fit_no_buffer(
+    js: jetspark.JetStream, options: dict[str, int], field: str
+) -> None:
+    _, consumer = await filled(js, 1)
+    with pytest.raises(InvalidArgument, match=field):
+        consume_arrow(consumer, **options)  # type: ignore[arg-type]
 
 
 async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.JetStream) -> None:

@@ -114,6 +114,26 @@ def test_a_buffer_of_bytes_goes_by_the_size_of_the_newest_messages(left: int, ex
     assert (pull.max_bytes, silent(pull)) == (6_000, expected)
 
 
+@pytest.mark.parametrize("count", [b"0", b"99", b"100", b"1000000", b"", b"-1", b"1e9"])
+@pytest.mark.parametrize("form", [b"$JS.ACK.s.c.1.5.7.1700000000000000000.", b"$JS.ACK._.h.s.c.1.5.7.99."])
+def test_an_ack_reply_says_what_is_left(form: bytes, count: bytes) -> None:
+    sim = trusting()
+    sim.flow.on_backlog(PLENTY)
+    sim.flow.on_backlog(form + count)
+    (pull,) = pulls([*sim.receive(50), *sim.process(50)])
+    # 50 messages of the first request are to come, and this one asks for 50 more.
+    assert silent(pull) is (count in (b"100", b"1000000"))
+    assert pull.batch == 50
+
+
+def test_what_an_ack_reply_said_is_forgotten_with_the_rest() -> None:
+    sim = trusting()
+    sim.flow.on_backlog(b"$JS.ACK.s.c.1.5.7.1700000000000000000.1000000")
+    told = pulls([*sim.receive(10), *sim.process(10), *sim.status(408, "Request Timeout", left=(90, 0))])
+    assert told
+    assert not any(map(silent, told))
+
+
 @pytest.mark.parametrize("description", ["Message Size Exceeds MaxBytes", "Batch Completed"])
 def test_a_request_that_was_served_to_its_end_says_nothing_against_the_backlog(description: str) -> None:
     sim = trusting(max_messages=None, max_bytes=10_000)
@@ -128,7 +148,6 @@ def test_a_request_that_was_served_to_its_end_says_nothing_against_the_backlog(d
 
 def test_off_by_default() -> None:
     sim = Sim(PullOptions(max_messages=100, expires=10.0))
-    assert not sim.flow.trusts_backlog
     told = pulls(sim.start())
     for _ in range(10):
         told += pulls(brought(sim, 50, PLENTY))
@@ -143,7 +162,6 @@ def test_off_by_default() -> None:
 )
 def test_not_with_two_limits_and_not_in_a_priority_group(options: dict[str, object]) -> None:
     sim = trusting(**options)
-    assert not sim.flow.trusts_backlog
     told = pulls(brought(sim, 100, PLENTY))
     assert told
     assert not any(map(silent, told))
@@ -151,7 +169,6 @@ def test_not_with_two_limits_and_not_in_a_priority_group(options: dict[str, obje
 
 def test_a_fetch_has_nothing_to_do_with_it() -> None:
     sim = Sim(FetchOptions(max_messages=10, expires=40.0), trust_backlog=True)
-    assert not sim.flow.trusts_backlog
     sim.flow.on_backlog(PLENTY)
     (pull,) = pulls(sim.start())
     assert not silent(pull)

@@ -143,6 +143,62 @@ async def stored(nc: jetspark.Connection) -> tuple[str, jetspark.Stream]:
     return name, stream
 
 
+@pytest.mark.parametrize(
+    ("more", "beside", "mark"),
+    [(True, False, FULL_READ), (False, False, 1), (True, True, 1)],
+    ids=["more of the same", "a question", "a question beside it"],
+)
+async def test_who_asks_for_more_of_a_flood_does_not_end_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch, more: bool, beside: bool, mark: int
+) -> None:
+    monkeypatch.setattr(flood_module, "TICK", FOR_EVER)
+    async with jetspark.connect(server.url) as nc:
+        assert nc._link is not None
+        flood = nc._link._flood
+        assert flood is not None
+        for _ in range(LARGE_READS):
+            flood.on_read(FULL_READ, 0, [])
+        assert raw_socket(nc).getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == FULL_READ
+        sent = nc.stats.out_bytes
+        nc._pub_volatile("a", b"b", "c", more=more)
+        if beside:
+            await nc.publish("a", b"b", reply="c")
+        await eventually(lambda: nc.stats.out_bytes > sent)
+        assert raw_socket(nc).getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == mark
+        flood.on_write()
+
+
+async def test_pull_requests_beside_others_ask_for_more(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
+        name, stream = await stored(other)
+        consumer = await (await nc.jetstream().get_stream(name)).create_consumer(
+            ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE)
+        )
+        told: list[bool] = []
+        publish = nc._pub_volatile
+
+        def spy(subject: str, payload: bytes, reply: str, *, more: bool = False) -> None:
+            told.append(more)
+            publish(subject, payload, reply, more=more)
+
+        monkeypatch.setattr(nc, "_pub_volatile", spy)
+        got = 0
+        async with asyncio.timeout(60), consume_arrow(consumer, columns=["sequence"]) as batches:
+            async for batch in batches:
+                got += batch.num_rows
+                if got == COUNT:
+                    break
+        first, *others = told
+        assert not first, "whoever asks first waits for the answer"
+        assert others
+        assert all(others), "the buffer is never empty in a flood"
+        await consumer.fetch(1, no_wait=True)
+        assert not told[-1]
+        await stream.delete()
+
+
 @pytest.mark.parametrize("form", ["messages", "arrow"])
 async def test_a_lone_message_and_a_request_behind_a_flood(server: Server, form: str) -> None:
     async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:

@@ -86,6 +86,10 @@ class _Control(bytes):
     """A command that must not survive its link."""
 
 
+class _More(_Control):
+    """One that asks for more of what is coming already: nobody waits for an answer to it."""
+
+
 class ConnectionCore:
     """What keeps a connection alive. :class:`~jetspark.connection.client.Connection` is its public face."""
 
@@ -174,15 +178,17 @@ class ConnectionCore:
             line = b"%d %d\r\n" % (len(block), size)
             self._send((b"H", prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
 
-    def _pub_volatile(self, subject: str, payload: bytes, reply: str) -> None:
+    def _pub_volatile(self, subject: str, payload: bytes, reply: str, *, more: bool = False) -> None:
         """A publish that must not outlive its link, such as a pull request: the next link gets its own.
 
-        Dropped while there is no link, and when the link breaks before it is written.
+        Dropped while there is no link, and when the link breaks before it is written. ``more``: what it asks
+        for comes behind what was asked for before, so it does not end a flood.
         """
         prefix = self._prefixes.get(subject)
         if prefix is None:
             prefix = self._remember_prefix(subject, literal=False)
-        self._command(b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload))
+        command = b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload)
+        self._command(_More(command) if more else _Control(command))
 
     def _trust_subject(self, subject: str) -> None:
         """Let the next publish to this subject pass with wildcard tokens in it.
@@ -216,7 +222,7 @@ class ConnectionCore:
         """Buffer a command that renewing a link makes obsolete; dropped while there is no link."""
         if self._link is None:
             return
-        self._out.append(_Control(command))
+        self._out.append(command if isinstance(command, _Control) else _Control(command))
         self._out_size += len(command)
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -226,12 +232,14 @@ class ConnectionCore:
         self._flush_scheduled = False
         # When the server is behind, what we hold back makes publishers wait (see _give_way).
         if self._out and self._link is not None and (self._link.writable or even_if_behind):
-            data = b"".join(self._out)
-            self._out.clear()
+            out = self._out
+            data = b"".join(out)
+            asks = any(type(piece) is not _More for piece in out)
+            out.clear()
             self._out_size = 0
             self._pong_waits = False
             self._stats.out_bytes += len(data)
-            self._link.write(data)
+            self._link.write(data, asks=asks)
 
     async def _give_way(self) -> None:
         """Write what is buffered, let the loop read, and wait while the server is behind."""
@@ -370,7 +378,7 @@ class ConnectionCore:
             self._ping_timer.cancel()
             self._ping_timer = None
         # Whole publishes stay for the next link; commands bound to this link go.
-        self._out = [piece for piece in self._out if type(piece) is not _Control]
+        self._out = [piece for piece in self._out if not isinstance(piece, _Control)]
         self._out_size = sum(map(len, self._out))
         pongs, self._pongs = self._pongs, deque()
         for pong in pongs:

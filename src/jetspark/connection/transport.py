@@ -116,13 +116,13 @@ class Link(asyncio.Protocol):
 
     # Everything else
 
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the transport; a link that is gone swallows them."""
+    def write(self, data: bytes, *, asks: bool = True) -> None:
+        """Hand bytes to the transport; a link that is gone swallows them. ``asks``: an answer may come."""
         if self._codec is not None:
             if self._codec.closed:
                 return
             data = self._codec.send(data)
-        self._raw_write(data)
+        self._raw_write(data, asks=asks)
 
     def limit_write_buffer(self, high: int) -> None:
         """From how many unsent bytes on publishers have to wait."""
@@ -177,10 +177,10 @@ class Link(asyncio.Protocol):
             async with asyncio.timeout(grace):
                 await done
 
-    def _raw_write(self, data: bytes) -> None:
+    def _raw_write(self, data: bytes, *, asks: bool = True) -> None:
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-            if self._flood is not None:
+            if asks and self._flood is not None:
                 self._flood.on_write()
 
     def _report_lost(self) -> None:

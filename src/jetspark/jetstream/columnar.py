@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark._log import get_logger
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.ack_reply import num_pending
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
 from jetspark.jetstream.pull import PullSink, PullTarget, pin_of
@@ -66,15 +65,14 @@ class ColumnarSink(PullSink):
             return
         if self.target.pinned and columns.headers:
             self._note_pin_of(columns)
-        self.received += len(columns)
+        count = len(columns)
+        self.received += count
         self.chunks.append(columns)
         if self._waiters:
             self._wake()
         flow = self.flow
-        if flow.trusts_backlog:
-            flow.on_backlog(num_pending(columns.reply(-1)))
-        size = columns.size if self._exact else 0
-        actions = flow.on_messages(len(columns), size, self._now())
+        flow.on_backlog(columns.reply(-1))
+        actions = flow.on_messages(count, columns.size if self._exact else 0, self._now())
         if actions:
             self._perform(actions)
             self._arm()
@@ -94,10 +92,11 @@ class ColumnarSink(PullSink):
             taken = join_columns(chunks[:used])
             del chunks[:used]
         flow = self.flow
-        wanted = flow.deliverable
-        if len(taken) > wanted:
+        count, wanted = len(taken), flow.deliverable
+        if count > wanted:
             taken.truncate(wanted)
-        actions = flow.on_processed(len(taken), taken.size if self._exact else 0, self._now())
+            count = wanted
+        actions = flow.on_processed(count, taken.size if self._exact else 0, self._now())
         if actions:
             self._perform(actions)
             self._arm()

@@ -236,7 +236,9 @@ class PullSink(FlowSink):
         super().link_lost(error)
 
     def _send_pull(self, pull: SendPull) -> None:
-        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject)
+        # With others open what it brings comes behind theirs.
+        more = self.flow.outstanding_requests > 1
+        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject, more=more)
 
     async def _unsubscribe(self) -> None:
         """UNSUB, and wait for the PONG: after it nothing more can arrive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetspark.jetstream.ack_reply import num_pending
 from jetspark.jetstream.statuses import Kind
 
 if TYPE_CHECKING:
@@ -19,22 +20,37 @@ class Backlog:
     """See the module. In bytes it is an estimate, by the newest messages; a silent request that waits all
     the same is no harm."""
 
-    __slots__ = ("left", "mean", "trusted")
+    __slots__ = ("_left", "mean", "trusted")
 
     def __init__(self, trusted: bool) -> None:
         self.trusted = trusted
-        #: Messages; 0 when nothing is known.
-        self.left = 0
+        self._left: int | bytes = 0
         #: Bytes of a message; no less than its ack reply before the first has come.
         self.mean = _LEAST
 
+    @property
+    def left(self) -> int:
+        """Messages; 0 when nothing is known. Set it to an ack reply that says so; it is read when it matters,
+        once for many messages."""
+        left = self._left
+        if isinstance(left, bytes):
+            self._left = left = num_pending(left)
+        return left
+
+    @left.setter
+    def left(self, count: int | bytes) -> None:
+        self._left = count
+
     def covers(self, ledger: Ledger, batch: int, size: int) -> bool:
         """Whether it is enough for one more request beside all that is outstanding."""
-        if not self.trusted or not self.left:
+        if not self.trusted:
+            return False
+        left = self.left
+        if not left:
             return False
         if ledger.by_bytes:
-            return self.left * self.mean >= ledger.size + size
-        return self.left >= ledger.messages + batch
+            return left * self.mean >= ledger.size + size
+        return left >= ledger.messages + batch
 
     def heard(self, kind: Kind) -> None:
         """A status came: of a request that waited, most likely."""

@@ -241,11 +241,6 @@ class PullFlow:
         """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
         return self._limit - self._received if self._fetch and not self._caps.size else 0
 
-    @property
-    def trusts_backlog(self) -> bool:
-        """Whether :meth:`on_backlog` is of any use."""
-        return self._backlog.trusted
-
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
 
@@ -283,8 +278,8 @@ class PullFlow:
         self._due_at = now + self._caps.expires
         return self._pull(now)
 
-    def on_backlog(self, left: int) -> None:
-        """The consumer has so many left, says the newest message (before :meth:`on_messages`) or its info."""
+    def on_backlog(self, left: int | bytes) -> None:
+        """The consumer has so many left: its info says so, or this ack reply (before :meth:`on_messages`)."""
         self._backlog.left = left
 
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:

@@ -34,6 +34,7 @@
 
 static PyMethodDef rows_methods[] = {
     {"read", (PyCFunction)(void (*)(void))rows_read, METH_FASTCALL, rows_read_doc},
+    {"resume", (PyCFunction)(void (*)(void))rows_resume, METH_FASTCALL, rows_resume_doc},
     {"export", (PyCFunction)(void (*)(void))rows_export, METH_FASTCALL, rows_export_doc},
     {"extend", (PyCFunction)rows_extend, METH_O, rows_extend_doc},
     {"truncate", (PyCFunction)rows_truncate, METH_O, rows_truncate_doc},

@@ -91,6 +91,18 @@ class Rows:
         need_reply: bool,
         /,
     ) -> int: ...
+    def resume(
+        self,
+        held: list[bytes | bytearray | memoryview],
+        need: int,
+        buf: bytes,
+        sid: bytes,
+        headers: dict[int, bytes],
+        max_line: int,
+        max_message: int,
+        need_reply: bool,
+        /,
+    ) -> int: ...
     def export(self, kinds: bytes, constants: tuple[bytes, bytes, bytes], /) -> int: ...
     def extend(self, other: Rows, /) -> None: ...
     def truncate(self, count: int, /) -> None: ...

@@ -65,14 +65,14 @@ typedef struct {
     Before before;
 } Span;
 
-static int span_of(PyObject *buf, PyObject *pos, PyObject *sid, PyObject *max_line, PyObject *max_message,
+static int span_of(PyObject *buf, Py_ssize_t pos, PyObject *sid, PyObject *max_line, PyObject *max_message,
                    Span *span)
 {
     if (!PyBytes_Check(buf) || !PyBytes_Check(sid)) {
         PyErr_SetString(PyExc_TypeError, "buf and sid must be bytes");
         return -1;
     }
-    *span = (Span){.buf = PyBytes_AS_STRING(buf), .total = PyBytes_GET_SIZE(buf), .pos = PyLong_AsSsize_t(pos),
+    *span = (Span){.buf = PyBytes_AS_STRING(buf), .total = PyBytes_GET_SIZE(buf), .pos = pos,
                    .sid = PyBytes_AS_STRING(sid), .sid_len = PyBytes_GET_SIZE(sid),
                    .max_line = PyLong_AsSsize_t(max_line), .max_message = PyLong_AsSsize_t(max_message)};
     if (PyErr_Occurred())
@@ -267,7 +267,7 @@ static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t na
         PyErr_SetString(PyExc_TypeError, "read_run(bytes, int, bytes, make, owner, list, int, int)");
         return NULL;
     }
-    if (span_of(args[0], args[1], args[2], args[6], args[7], &span) < 0)
+    if (span_of(args[0], PyLong_AsSsize_t(args[1]), args[2], args[6], args[7], &span) < 0)
         return NULL;
     PyObject *make = args[3], *items = args[5];
     Row row;

@@ -85,6 +85,56 @@ static int rows_reserve(Rows *self, Py_ssize_t more)
     return 0;
 }
 
+/* Note the messages from the span's `pos` on, which lie in `buf`, and move it to where they end. */
+static int note_rows(Rows *self, Span *span, PyObject *buf, PyObject *headers)
+{
+    Py_ssize_t had = self->count;
+    int64_t size = self->size;
+    while (span->pos < span->total) {
+        /* As many as there are if all are like the first, but not too many for one that is tiny. */
+        if (self->count == self->room) {
+            Py_ssize_t more = self->count == had ? 1 : (span->total - span->pos) / row_length(&self->rows[had]);
+            if (rows_reserve(self, more < MOST_AHEAD ? more + 1 : MOST_AHEAD) < 0)
+                goto fail;
+        }
+        Row *row = &self->rows[self->count];
+        Py_ssize_t after = read_message(span, row);
+        if (after < 0)
+            break;
+        if (row->header_len) {
+            PyObject *key = PyLong_FromSsize_t(self->count);
+            PyObject *block = PyBytes_FromStringAndSize(row_header(row), row->header_len);
+            int failed = key == NULL || block == NULL || PyDict_SetItem(headers, key, block) < 0;
+            Py_XDECREF(key);
+            Py_XDECREF(block);
+            if (failed)
+                goto fail;
+        }
+        if (!self->subjects_differ && !span->like && !same_subject(row, self->rows))
+            self->subjects_differ = 1;
+        self->size += row_size(row);
+        self->count++;
+        span->pos = after;
+    }
+    if (self->count > had && PyList_Append(self->chunks, buf) < 0)
+        goto fail;
+    self->need = span->need;
+    return 0;
+fail:
+    /* The rows would point into a chunk that nobody keeps. */
+    self->count = had;
+    self->size = size;
+    return -1;
+}
+
+static int wants_replies(Span *span, PyObject *need_reply)
+{
+    int wanted = PyObject_IsTrue(need_reply);
+    /* What has replies is a consumer's. */
+    span->need_reply = span->positions = wanted;
+    return wanted < 0 ? -1 : 0;
+}
+
 PyDoc_STRVAR(rows_read_doc,
 "read(buf, pos, sid, headers, max_line, max_message, need_reply) -> int\n\n"
 "Note each complete message of sid from pos on; where it stopped: with need_reply, also at a message without\n"
@@ -98,51 +148,83 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "read(bytes, int, bytes, dict, int, int, bool)");
         return NULL;
     }
-    if (span_of(args[0], args[1], args[2], args[4], args[5], &span) < 0)
+    if (span_of(args[0], PyLong_AsSsize_t(args[1]), args[2], args[4], args[5], &span) < 0
+        || wants_replies(&span, args[6]) < 0)
         return NULL;
-    int need_reply = PyObject_IsTrue(args[6]);
-    if (need_reply < 0)
-        return NULL;
-    /* What has replies is a consumer's. */
-    span.need_reply = span.positions = need_reply;
-    Py_ssize_t had = self->count;
-    int64_t size = self->size;
     self->need = 0;
-    while (span.pos < span.total) {
-        /* As many as there are if all are like the first, but not too many for one that is tiny. */
-        if (self->count == self->room) {
-            Py_ssize_t more = self->count == had ? 1 : (span.total - span.pos) / row_length(&self->rows[had]);
-            if (rows_reserve(self, more < MOST_AHEAD ? more + 1 : MOST_AHEAD) < 0)
-                goto fail;
-        }
-        Row *row = &self->rows[self->count];
-        Py_ssize_t after = read_message(&span, row);
-        if (after < 0)
-            break;
-        if (row->header_len) {
-            PyObject *key = PyLong_FromSsize_t(self->count);
-            PyObject *block = PyBytes_FromStringAndSize(row_header(row), row->header_len);
-            int failed = key == NULL || block == NULL || PyDict_SetItem(args[3], key, block) < 0;
-            Py_XDECREF(key);
-            Py_XDECREF(block);
-            if (failed)
-                goto fail;
-        }
-        if (!self->subjects_differ && !span.like && !same_subject(row, self->rows))
-            self->subjects_differ = 1;
-        self->size += row_size(row);
-        self->count++;
-        span.pos = after;
-    }
-    if (self->count > had && PyList_Append(self->chunks, args[0]) < 0)
-        goto fail;
-    self->need = span.need;
+    if (note_rows(self, &span, args[0], args[3]) < 0)
+        return NULL;
     return PyLong_FromSsize_t(span.pos);
-fail:
-    /* The rows would point into a chunk that nobody keeps. */
-    self->count = had;
-    self->size = size;
-    return NULL;
+}
+
+/* A message of `need` bytes out of the pieces that are held and the front of `buf`, and how much of that it
+ * took. None while it can't be whole. */
+static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ssize_t *used)
+{
+    Py_ssize_t lacking = need;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++)
+        lacking -= PyObject_Size(PyList_GET_ITEM(held, i));
+    if (PyErr_Occurred())
+        return NULL;
+    if (lacking <= 0 || lacking > PyBytes_GET_SIZE(buf))
+        Py_RETURN_NONE;
+    PyObject *message = PyBytes_FromStringAndSize(NULL, need);
+    if (message == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(message);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++) {
+        Py_buffer piece;
+        if (PyObject_GetBuffer(PyList_GET_ITEM(held, i), &piece, PyBUF_SIMPLE) < 0) {
+            Py_DECREF(message);
+            return NULL;
+        }
+        memcpy(to, piece.buf, (size_t)piece.len);
+        to += piece.len;
+        PyBuffer_Release(&piece);
+    }
+    memcpy(to, PyBytes_AS_STRING(buf), (size_t)lacking);
+    *used = lacking;
+    return message;
+}
+
+PyDoc_STRVAR(rows_resume_doc,
+"resume(held, need, buf, sid, headers, max_line, max_message, need_reply) -> int\n\n"
+"Note the message of need bytes whose beginning is held, a list of pieces (none when it is empty), and those\n"
+"behind it in buf, as read does. Where it stopped in buf; 0: leave all of it to the general loop.");
+
+static PyObject *rows_resume(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Span span;
+    if (nargs != 8 || !PyList_Check(args[0]) || !PyBytes_Check(args[2]) || !PyDict_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "resume(list, int, bytes, bytes, dict, int, int, bool)");
+        return NULL;
+    }
+    Py_ssize_t need = PyLong_AsSsize_t(args[1]), used = 0;
+    if (need == -1 && PyErr_Occurred())
+        return NULL;
+    Before before = {.len = 0};
+    self->need = 0;
+    if (PyList_GET_SIZE(args[0])) {
+        PyObject *message = completed(args[0], need, args[2], &used);
+        if (message == NULL || message == Py_None) {
+            Py_XDECREF(message);
+            return message == NULL ? NULL : PyLong_FromLong(0);
+        }
+        int failed = span_of(message, 0, args[3], args[5], args[6], &span) < 0
+                     || wants_replies(&span, args[7]) < 0 || note_rows(self, &span, message, args[4]) < 0;
+        Py_DECREF(message); /* with a row it is a chunk of ours */
+        if (failed)
+            return NULL;
+        if (span.pos < need)
+            return PyLong_FromLong(0);
+        before = span.before;
+    }
+    if (span_of(args[2], used, args[3], args[5], args[6], &span) < 0 || wants_replies(&span, args[7]) < 0)
+        return NULL;
+    span.before = before;
+    if (note_rows(self, &span, args[2], args[4]) < 0)
+        return NULL;
+    return PyLong_FromSsize_t(span.pos);
 }
 
 PyDoc_STRVAR(rows_extend_doc, "extend(other)\n\nThe rows of another, behind these.");

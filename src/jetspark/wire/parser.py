@@ -30,7 +30,7 @@ that came before the bad bytes are never lost with them: ``feed`` returns those,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -39,6 +39,9 @@ from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, COLUMNAR, Columns, PackedColumns, read_columns
 from jetspark.wire.headers import VERSION_LINE
 from jetspark.wire.info import ServerInfo, decode_info
+
+if TYPE_CHECKING:
+    from jetspark.wire._speed import Rows
 
 # Lines from the server carry subject and reply of a publisher's line (at most 4096 bytes) plus, for
 # JetStream, an ack reply; 64 KiB leaves room for servers configured with longer control lines.
@@ -151,8 +154,10 @@ class Parser:
             raise self.error
         events: list[Event] = []
         try:
-            used = self._complete(data, events) if self._held else 0
-            if used < len(data) and self.error is None:
+            used = self._resume(data, events) if self._columnar else 0
+            if self._held and not used:
+                used = self._complete(data, events)
+            if used < len(data) and not self._held and self.error is None:
                 self._parse(data, used, 0, events)
         except ProtocolError as error:
             self.error = error
@@ -161,6 +166,36 @@ class Parser:
             if not events:
                 raise self.error
         return events
+
+    def _resume(self, data: bytes, events: list[Event]) -> int:
+        """Go on with the columns of the last chunk, in one call of the compiled core; how much of ``data``
+        that took. 0: something else came, or too little; the general way will tell.
+        """
+        sid, compiled = self._columnar, self._compiled
+        assert compiled is not None
+        make, _ = self.routes.get(sid, _NO_ROUTE)
+        if make is not COLUMNAR and make is not ANSWERS:
+            self._columnar = ""
+            return 0
+        headers: dict[int, bytes] = {}
+        rows: Rows = compiled.Rows()
+        used = rows.resume(
+            self._chunks,
+            self._need,
+            data,
+            sid.encode(),
+            headers,
+            MAX_LINE,
+            self._max_message,
+            make is COLUMNAR,
+        )
+        if used:
+            events.append(PackedColumns(sid, rows, headers, self._held + used))
+            if self._held:
+                self._let_go()
+            if rows.need:
+                self._hold(data, used, rows.need)
+        return used
 
     def _complete(self, data: bytes, events: list[Event]) -> int:
         """Give what is held the bytes that it lacks and no more: the rest of a chunk stays where it is.
@@ -214,10 +249,6 @@ class Parser:
         append = run.append
         make: Factory = _drop
         owner: Any = None
-        if compiled is not None and self._columnar:
-            pos = self._read_more_columns(buf, pos, events)
-            if self._held:
-                return
         try:
             while pos < total:
                 eol = find(b"\n", scan or pos)
@@ -297,7 +328,8 @@ class Parser:
                     if make is ANSWERS and compiled is None:
                         make, owner = owner
                     if make is COLUMNAR or make is ANSWERS:
-                        self._columnar = sid
+                        if compiled is not None:
+                            self._columnar = sid
                         after = self._read_columns(buf, pos, sid, events, need_reply=make is COLUMNAR)
                         run_sid = None
                         if after > pos:
@@ -323,14 +355,6 @@ class Parser:
         finally:
             if run_sid is not None and make is not _drop:
                 events.append(Messages(run_sid, run, pos - run_pos))
-
-    def _read_more_columns(self, buf: bytes, pos: int, events: list[Event]) -> int:
-        """Go on with the columns of the last chunk, without a look at their first line; where they end."""
-        make, _ = self.routes.get(self._columnar, _NO_ROUTE)
-        if make is COLUMNAR or make is ANSWERS:
-            return self._read_columns(buf, pos, self._columnar, events, need_reply=make is COLUMNAR)
-        self._columnar = ""
-        return pos
 
     def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event], *, need_reply: bool) -> int:
         """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row.
