@@ -5,8 +5,10 @@ case: which measure is ours, which is the raw limit, which are the peers'). A *r
 rounds repeat, each starting at another place of the list, so that a slow minute of the machine hits
 everybody. The reported figure is the median over the rounds.
 
-Each measure runs in a fresh process: `python bench/<name>.py --worker KEY --params JSON`. It talks to the
-parent in lines on stdout: `READY` (subscribed; the parent starts the load), `RESULT {...}` or `ERROR {...}`.
+Those that come close to each other *take turns*: each does several passes, and one pass of each follows the
+other. The speed of a machine may change within seconds, and what is judged is the ratio of neighbours.
+
+Each measure runs in a fresh process, `python bench/<name>.py --worker KEY --params JSON` (`_workers.py`).
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ import contextlib
 import gc
 import importlib
 import inspect
+import itertools
 import json
 import os
 import platform
-import selectors
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _bars import judge, ratio, summary, verdict
 from _raw import RawConn
+from _workers import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -84,6 +86,7 @@ class Params:
 
 
 Figures = dict[str, float]
+Passes = Figures | list[Figures]
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class Measure:
     """One contender doing one thing. `n` timed operations in a full run, `quick` in a quick one."""
 
     key: str
-    run: Callable[[Params], Figures | Awaitable[Figures]]
+    run: Callable[[Params], Passes | Awaitable[Passes]]
     n: int
     quick: int
     warm: float = 0.1
@@ -105,6 +108,8 @@ class Measure:
     """Bytes of a message."""
     env: dict[str, str] = field(default_factory=dict)
     """Added to the worker's environment."""
+    turns: str = ""
+    """Measures in a row that have the same word here take turns."""
 
 
 @dataclass(slots=True)
@@ -209,21 +214,38 @@ async def warmed(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Fi
     return await run(f"{p.run_id}-t", p.n)
 
 
-# Whoever comes close to the raw limit, and the limit itself, is measured in several passes over a stream.
-# Before each of them there is a moment of quiet, so that none pays for what the one before left behind.
-PASSES = 3
+# Whoever takes turns does so many passes. Before each of them there is a moment of quiet, so that none pays
+# for what the one before left behind.
+PASSES = 4
 QUIET = 0.2
 
 
-async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Figures:
-    """As `warmed`, with several timed passes: rates are all that was done in all the time that it took."""
+async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> list[Figures]:
+    """As `warmed`, with several timed passes."""
     await run(f"{p.run_id}-w", p.warm)
-    gc.collect()
     found: list[Figures] = []
     for number in range(PASSES):
+        wait_for_turn()
         await asyncio.sleep(QUIET)
         found.append(await run(f"{p.run_id}-t{number}", p.n))
-    return {name: statistics.harmonic_mean([one[name] for one in found]) for name in found[0]}
+    return found
+
+
+def in_blocking_passes(run: Callable[[str, int], Figures], p: Params) -> list[Figures]:
+    run(f"{p.run_id}-w", p.warm)
+    found: list[Figures] = []
+    for number in range(PASSES):
+        wait_for_turn()
+        time.sleep(QUIET)
+        found.append(run(f"{p.run_id}-t{number}", p.n))
+    return found
+
+
+def wait_for_turn() -> None:
+    """Until the parent says so. The loop stands still, which nobody minds: all of it was read."""
+    gc.collect()
+    print("TURN", flush=True)
+    sys.stdin.readline()
 
 
 def percentiles(samples_ns: list[int]) -> Figures:
@@ -281,64 +303,6 @@ def _work(bench: Bench, key: str, params: Params) -> int:
 # --- the parent's side ----------------------------------------------------------------------------
 
 
-class MeasureFailed(Exception):
-    pass
-
-
-def _run_measure(bench: Bench, measure: Measure, ctx: Context, params: Params, timeout: float) -> Figures:
-    ctx.settle()
-    if measure.setup is not None:
-        measure.setup(ctx, params)
-    environment = {**os.environ, **measure.env}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    script = str(HERE / f"{bench.name}.py")
-    arguments = ["--worker", measure.key, "--params", json.dumps(asdict(params))]
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments], stdout=subprocess.PIPE, env=environment, start_new_session=True
-    )
-    phase = 0
-    try:
-        for line in _lines(process, timeout):
-            word, _, rest = line.partition(" ")
-            if word == "READY" and measure.load is not None:
-                measure.load(ctx, params, phase)
-                phase += 1
-            elif word == "ERROR":
-                raise MeasureFailed(json.loads(rest))
-            elif word == "RESULT":
-                figures: Figures = json.loads(rest)
-                if measure.check is not None:
-                    measure.check(ctx, params)
-                return figures
-        raise MeasureFailed(f"the worker ended without a result (exit code {process.wait()})")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def _lines(process: subprocess.Popen[bytes], timeout: float) -> Iterator[str]:
-    assert process.stdout is not None
-    deadline = time.monotonic() + timeout
-    data = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise MeasureFailed(f"no result within {timeout:.0f} s")
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                return
-            data += chunk
-            *whole, data = data.split(b"\n")
-            for line in whole:
-                yield line.decode()
-
-
 @contextlib.contextmanager
 def nats_server() -> Iterator[tuple[str, int, str]]:
     """One server with JetStream on file storage in a temporary directory: its host, port, monitoring URL."""
@@ -351,9 +315,10 @@ def nats_server() -> Iterator[tuple[str, int, str]]:
 
 @dataclass(slots=True)
 class Outcome:
-    """All rounds of one measure."""
+    """All rounds of one measure, and all passes of a round."""
 
     figures: list[Figures] = field(default_factory=list)
+    rounds: int = 0
     error: str | None = None
 
     def median(self, name: str) -> float | None:
@@ -377,6 +342,7 @@ def run_bench(
     if not measures:
         return outcomes
     timeout = QUICK_MEASURE_TIMEOUT if quick else MEASURE_TIMEOUT
+    groups = [list(group) for _, group in itertools.groupby(measures, lambda one: one.turns or one.key)]
     with contextlib.ExitStack() as stack:
         host, port, monitor = stack.enter_context(nats_server())
         admin = stack.enter_context(RawConn(host, port))
@@ -391,29 +357,34 @@ def run_bench(
         for turn in range(repeats):
             if budget is not None and turn and time.monotonic() - started + longest > budget:
                 break
-            shift = turn * 3 % len(measures)
-            for measure in measures[shift:] + measures[:shift]:
-                outcome = outcomes[measure.key]
-                if outcome.error is not None:
-                    continue
-                n = measure.quick if quick else measure.n
-                run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
-                params = Params(host, port, run_id, n, int(n * measure.warm), measure.size)
+            shift = turn * 3 % len(groups)
+            for group in groups[shift:] + groups[:shift]:
                 begun = time.monotonic()
-                try:
-                    figures = _run_measure(bench, measure, ctx, params, timeout)
-                    outcome.figures.append(figures)
-                    said = " ".join(f"{name}={value:,.0f}" for name, value in figures.items())
-                except Exception as error:
-                    text = (
-                        str(error) if isinstance(error, MeasureFailed) else f"{type(error).__name__}: {error}"
-                    )
-                    outcome.error = said = f"ERROR {text}"
-                took = time.monotonic() - begun
-                print(f"  round {turn + 1}  {measure.key:<28} {said}  ({took:.1f} s)", file=sys.stderr)
+                asked = [
+                    (measure, _params(measure, host, port, turn, quick=quick))
+                    for measure in group
+                    if outcomes[measure.key].error is None
+                ]
+                for key, found in run_together(bench.name, asked, ctx, timeout).items():
+                    if isinstance(found, str):
+                        outcomes[key].error = said = f"ERROR {found}"
+                    else:
+                        outcomes[key].figures += found
+                        outcomes[key].rounds += 1
+                        said = " | ".join(
+                            " ".join(f"{name}={value:,.0f}" for name, value in one.items()) for one in found
+                        )
+                    print(f"  round {turn + 1}  {key:<28} {said}", file=sys.stderr)
+                print(f"  {time.monotonic() - begun:.1f} s", file=sys.stderr)
             longest = max(longest, time.monotonic() - last)
             last = time.monotonic()
     return outcomes
+
+
+def _params(measure: Measure, host: str, port: int, turn: int, *, quick: bool) -> Params:
+    n = measure.quick if quick else measure.n
+    run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
+    return Params(host, port, run_id, n, int(n * measure.warm), measure.size)
 
 
 def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
@@ -535,7 +506,7 @@ def main(bench: Bench) -> int:
         budget = QUICK_BUDGET if budget is None else budget
     outcomes = run_bench(bench, quick=quick, repeats=repeats, only=arguments.only, budget=budget)
     rows = rows_of(bench, outcomes)
-    rounds = max((len(outcome.figures) for outcome in outcomes.values()), default=0)
+    rounds = max((outcome.rounds for outcome in outcomes.values()), default=0)
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
     print(f"\n{bench.name}: median of {rounds} rounds, {machine}\n")
     print(table(rows))

@@ -6,18 +6,21 @@
 
 Where code runs without a server its instructions are counted by valgrind: two runs of n and 2n messages, the
 difference divided by n, so that the start of the interpreter cancels out. Everything else is processor time
-of the client, the least of several runs; the time that the machine gave to others is not in it. Rates are not
-given here: they are what bench/run.py is for. The findings are in docs/performance.md.
+of the client, the least of several runs; the time that the machine gave to others is not in it. Rates are
+what bench/run.py is for; only `refill`, which is about the server, gives them. The findings are in
+docs/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -199,6 +202,36 @@ def in_flight(live: Live, quick: bool) -> list[Line]:
     lines: list[Line] = [("limit", *(f"{what}, {size:,} B: us (system)" for what, size in found))]
     for label in variants:
         cells = [f"{one[label]['us']:.2f} ({one[label]['system_us']:.2f})" for one in found.values()]
+        lines.append((label, *cells))
+        note(" | ".join(lines[-1]))
+    return lines
+
+
+def refills(live: Live, quick: bool) -> list[Line]:
+    """How much of the buffer may be left when the server is asked for more. It is the server that gains by
+    it, so these are rates, with their ratios to the first variant.
+    """
+    whole = 44 << 20
+    variants = {
+        f"{share} %": {"max_bytes": whole, "threshold_bytes": whole * share // 100}
+        for share in (50, 75, 90, 95)
+    }
+    found: dict[int, dict[str, list[float]]] = {}
+    for size, count in (QUICK_LARGE if quick else LARGE).items():
+        rates: dict[str, list[float]] = {label: [] for label in variants}
+        for turn in range(2 if quick else 12):
+            names = list(variants)
+            for label in names[turn % len(names) :] + names[: turn % len(names)]:
+                spec = {**live.large(size, count), "what": "arrow", "warm": count, **variants[label]}
+                rates[label].append(live.once(sys.executable, {}, **spec)["rate"])
+        found[size] = rates
+    first = next(iter(variants))
+    lines: list[Line] = [("left", *(f"{size:,} B: messages a second (ratio)" for size in found))]
+    for label in variants:
+        cells = []
+        for rates in found.values():
+            ratio = statistics.median(map(operator.truediv, rates[label], rates[first]))
+            cells.append(f"{statistics.median(rates[label]):,.0f} ({ratio:.2f})")
         lines.append((label, *cells))
         note(" | ".join(lines[-1]))
     return lines
@@ -390,6 +423,7 @@ TITLES = {
     "core": "The compiled core",
     "gc": "Garbage collector",
     "inflight": "Bytes in flight of a consumer of large messages",
+    "refill": "When a buffer is filled up",
     "flood": "Reads in a flood",
     "loop": "Event loop",
     "python": "Interpreters",
@@ -457,6 +491,7 @@ def main() -> int:
             attempt("core", lambda: cores(live, quick))
             attempt("gc", lambda: collector(live, quick))
             attempt("inflight", lambda: in_flight(live, quick))
+            attempt("refill", lambda: refills(live, quick))
             attempt("flood", lambda: floods(live, quick))
             attempt("loop", lambda: loops(live, quick))
             attempt("python", lambda: pythons(live, quick, arguments.python))

@@ -89,7 +89,104 @@ def test_only_keeps_the_raw_limit_of_what_it_chooses(load: Callable[[str], Modul
 
 def test_both_cores_run_in_one_bench(load: Callable[[str], ModuleType]) -> None:
     pure = [m for m in load("consume").BENCH.measures if m.env.get("JETSPARK_WIRE") == "python"]
-    assert [m.key for m in pure] == ["ours:consume_iter_pure", "ours:arrow_pure"]
+    assert {m.key for m in pure} == {"ours:consume_iter_pure", "ours:arrow_pure"}
+
+
+WORKER = """
+import json, sys
+key = sys.argv[2]
+params = json.loads(sys.argv[4])
+def note(what):
+    with open(params["stream"], "a") as log:
+        log.write(f"{key} {what}\\n")
+note("warm")
+if key == "silent":
+    sys.exit(3)
+if key == "loaded":
+    print("READY", flush=True)
+figures = []
+for number in range(int(params["n"])):
+    print("TURN", flush=True)
+    assert sys.stdin.readline() == "GO\\n"
+    note(number)
+    if key == "broken" and number == 1:
+        print("ERROR " + json.dumps("it broke"), flush=True)
+        sys.exit(1)
+    figures.append({"rate": number})
+print("RESULT " + json.dumps(figures if figures else {"rate": 7}), flush=True)
+"""
+
+
+class Turns:
+    """Runs the workers of the script above together; ``log`` has who did what, in order."""
+
+    def __init__(self, load: Callable[[str], ModuleType], folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.harness, self.workers = load("_harness"), load("_workers")
+        patch.setattr(self.workers, "HERE", folder)
+        (folder / "fake.py").write_text(WORKER)
+        self.folder = folder
+        self.loads: list[int] = []
+        self.settled = 0
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def run(self, passes: int, *keys: str) -> dict[str, Any]:
+        def start(ctx: Any, params: Any, phase: int) -> None:
+            self.loads.append(phase)
+
+        asked = []
+        for key in keys:
+            measure = self.harness.Measure(key, lambda params: {}, passes, passes, load=start)
+            path = str(self.folder / "log")
+            asked.append((measure, self.harness.Params("h", 1, key, passes, 0, stream=path)))
+        found: dict[str, Any] = self.workers.run_together("fake", asked, self, 30.0)
+        return found
+
+    @property
+    def log(self) -> list[str]:
+        return (self.folder / "log").read_text().splitlines()
+
+
+@pytest.fixture
+def turns(load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    return Turns(load, tmp_path, monkeypatch)
+
+
+def test_contenders_take_turns_in_another_order_each_time(turns: Turns) -> None:
+    found = turns.run(3, "a", "b", "c")
+    assert found == {key: [{"rate": 0}, {"rate": 1}, {"rate": 2}] for key in "abc"}
+    warm, first, second, third = (turns.log[at : at + 3] for at in range(0, 12, 3))
+    assert warm == ["a warm", "b warm", "c warm"]
+    assert first == ["b 0", "c 0", "a 0"]
+    assert second == ["c 1", "a 1", "b 1"]
+    assert third == ["a 2", "b 2", "c 2"]
+    assert turns.settled == 3
+
+
+def test_a_contender_that_fails_does_not_keep_the_others(turns: Turns) -> None:
+    found = turns.run(2, "a", "silent", "broken")
+    assert found == {
+        "a": [{"rate": 0}, {"rate": 1}],
+        "silent": "the worker ended without a result (exit code 3)",
+        "broken": "it broke",
+    }
+
+
+def test_a_contender_by_itself_waits_for_nobody(turns: Turns) -> None:
+    assert turns.run(0, "loaded") == {"loaded": [{"rate": 7}]}
+    assert turns.loads == [0]
+
+
+def test_what_is_compared_closely_is_measured_side_by_side(load: Callable[[str], ModuleType]) -> None:
+    """Whoever has a bar beside the raw limit takes turns with it."""
+    bench = load("consume").BENCH
+    turns = {measure.key: measure.turns for measure in bench.measures}
+    rows = {one.case: one for one in bench.rows}
+    for bar in load("_bars").BARS:
+        if bar.other == "raw" and bar.case in rows:
+            one = rows[bar.case]
+            assert turns[one.ours] == turns[one.raw] != ""
 
 
 def test_table_has_ratios_spread_and_bars(load: Callable[[str], ModuleType]) -> None:
