@@ -126,6 +126,29 @@ def test_an_ack_reply_says_what_is_left(form: bytes, count: bytes) -> None:
     assert pull.batch == 50
 
 
+def test_the_last_messages_are_known_once_a_request_asks_for_more_than_is_left() -> None:
+    sim = trusting()
+    assert sim.flow.last_left is None
+    brought(sim, 50, 1_000)
+    assert sim.flow.last_left is None, "there is enough"
+    brought(sim, 50, 99)
+    assert sim.flow.last_left == 99
+    sim.flow.on_backlog(b"$JS.ACK.s.c.1.5.7.1700000000000000000.49")
+    assert sim.flow.last_left == 49
+    brought(sim, 50, 1_000)
+    assert sim.flow.last_left is None, "somebody published"
+    brought(sim, 50, 0)
+    assert sim.flow.last_left is None, "that says nothing"
+
+
+def test_the_last_messages_are_forgotten_with_the_rest() -> None:
+    sim = trusting()
+    brought(sim, 50, 99)
+    assert sim.flow.last_left == 99
+    sim.status(409, "Leadership Change")
+    assert sim.flow.last_left is None
+
+
 def test_what_an_ack_reply_said_is_forgotten_with_the_rest() -> None:
     sim = trusting()
     sim.flow.on_backlog(b"$JS.ACK.s.c.1.5.7.1700000000000000000.1000000")

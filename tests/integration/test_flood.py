@@ -252,6 +252,23 @@ async def test_each_time_that_enough_came_it_takes_less_to_sleep_again(pair: Pai
     assert pair.mark == FULL_READ
 
 
+async def test_who_knows_the_end_wakes_us(pair: Pair) -> None:
+    pair.read(FULL_READ, LARGE_READS)
+    assert pair.mark == FULL_READ
+    pair.writer.write(b"the end")
+    pair.flood.on_end()
+    async with asyncio.timeout(SOON):
+        await pair.client.until(b"the end")
+    assert (pair.flood.lasts, pair.mark, pair.flood.needed) == (True, 1, LARGE_READS)
+    pair.read(FULL_READ, LARGE_READS - 1)
+    assert pair.mark == 1
+    pair.flood.on_end()
+    pair.read(FULL_READ, LARGE_READS - 1)
+    assert pair.mark == 1, "it counts anew"
+    pair.read(FULL_READ)
+    assert pair.mark == FULL_READ
+
+
 def sleep_on_it(pair: Pair) -> None:
     """Nothing has come for a tick."""
     pair.flood._tick()

@@ -190,6 +190,11 @@ class ConnectionCore:
         command = b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload)
         self._command(_More(command) if more else _Control(command))
 
+    def _flood_ends(self) -> None:
+        """Whoever sends says that little is left of it."""
+        if self._link is not None:
+            self._link.flood_ends()
+
     def _trust_subject(self, subject: str) -> None:
         """Let the next publish to this subject pass with wildcard tokens in it.
 

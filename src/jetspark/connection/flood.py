@@ -4,8 +4,8 @@ Left alone, the loop wakes up for every few hundred messages, and on a machine t
 waking costs more than the messages do. A flood is many large reads in a row while we say nothing; while it
 lasts, the kernel lets us sleep until more has come (SO_RCVLOWAT), for which it also makes room. When nothing
 was read for a tick, what is there waits no longer: so nothing is ever later by more than two ticks, and
-outside of a flood nothing is later at all. The end of the connection wakes us in any case, and so does a full
-buffer.
+outside of a flood nothing is later at all. Who knows that the end is near says so, and we sleep no more. The
+end of the connection wakes us in any case, and so does a full buffer.
 
 Whoever answers us is no flood, however much it is: the end of each answer would wait for a tick, and we for
 the end of the answer. So a word of ours wakes us, and it takes large reads in a row to sleep again: fewer of
@@ -124,6 +124,12 @@ class Flood:
         if self._slept_on:
             self._slept_on = 0
             self.needed = min(self.needed * 4, MOST_READS)
+
+    def on_end(self) -> None:
+        """So little is left that the mark would not be met."""
+        self._in_a_row = 0
+        if self._sleeping:
+            self._wake()
 
     def close(self) -> None:
         """The link is lost."""

@@ -124,6 +124,11 @@ class Link(asyncio.Protocol):
             data = self._codec.send(data)
         self._raw_write(data, asks=asks)
 
+    def flood_ends(self) -> None:
+        """What is to come is less than we would sleep for."""
+        if self._flood is not None:
+            self._flood.on_end()
+
     def limit_write_buffer(self, high: int) -> None:
         """From how many unsent bytes on publishers have to wait."""
         if self._transport is not None:

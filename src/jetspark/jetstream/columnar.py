@@ -16,6 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from jetspark._log import get_logger
+from jetspark.connection.flood import MORE_WAIT
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consumer_config import AckPolicy
@@ -40,6 +41,10 @@ MAX_TAKE = 128 * 1_048_576
 # What makes a decent batch, measured. Larger ones are past the processor's caches when they are copied.
 GATHER_ROWS = 6_000
 GATHER_BYTES = 1_048_576
+
+
+# Bytes that are not worth sleeping on; what the loop sleeps for in a flood, and a large message.
+_LITTLE = 2 * MORE_WAIT
 
 
 class ColumnarSink(PullSink):
@@ -72,6 +77,9 @@ class ColumnarSink(PullSink):
             self._wake()
         flow = self.flow
         flow.on_backlog(columns.reply(-1))
+        left = flow.last_left
+        if left is not None and left * columns.nbytes < _LITTLE * count:
+            self.client._flood_ends()
         actions = flow.on_messages(count, columns.size if self._exact else 0, self._now())
         if actions:
             self._perform(actions)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("jetstream")
 
+#: Bytes; many times what the loop sleeps for in a flood.
+AMPLE = 4 * 1_048_576
 _STRIDES = 16
 _UNLIMITED = 1 << 62
 _PIN_NAME = PIN_ID.lower().encode()
@@ -236,8 +238,9 @@ class PullSink(FlowSink):
         super().link_lost(error)
 
     def _send_pull(self, pull: SendPull) -> None:
-        # With others open what it brings comes behind theirs.
-        more = self.flow.outstanding_requests > 1
+        # What it brings comes behind a lot that was asked for before. With less of it the server would soon
+        # wait for this request, and we sleep on its answer.
+        more = self.flow.outstanding_bytes - pull.max_bytes >= AMPLE
         self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject, more=more)
 
     async def _unsubscribe(self) -> None:

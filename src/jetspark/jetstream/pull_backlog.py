@@ -20,11 +20,13 @@ class Backlog:
     """See the module. In bytes it is an estimate, by the newest messages; a silent request that waits all
     the same is no harm."""
 
-    __slots__ = ("_left", "mean", "trusted")
+    __slots__ = ("_left", "mean", "short", "trusted")
 
     def __init__(self, trusted: bool) -> None:
         self.trusted = trusted
         self._left: int | bytes = 0
+        #: The last request asked for more than is left.
+        self.short = False
         #: Bytes of a message; no less than its ack reply before the first has come.
         self.mean = _LEAST
 
@@ -49,10 +51,14 @@ class Backlog:
         if not left:
             return False
         if ledger.by_bytes:
-            return left * self.mean >= ledger.size + size
-        return left >= ledger.messages + batch
+            enough = left * self.mean >= ledger.size + size
+        else:
+            enough = left >= ledger.messages + batch
+        self.short = not enough
+        return enough
 
     def heard(self, kind: Kind) -> None:
         """A status came: of a request that waited, most likely."""
         if kind not in _SERVED:
             self.left = 0
+            self.short = False

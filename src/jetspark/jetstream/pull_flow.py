@@ -225,6 +225,11 @@ class PullFlow:
         return len(self._ledger.requests)
 
     @property
+    def outstanding_bytes(self) -> int:
+        """Requested and not received; 0 when no request has a limit in bytes."""
+        return self._ledger.size
+
+    @property
     def buffered(self) -> int:
         """Received and not yet processed messages."""
         return self._buffered
@@ -240,6 +245,11 @@ class PullFlow:
     def lacking(self) -> int:
         """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
         return self._limit - self._received if self._fetch and not self._caps.size else 0
+
+    @property
+    def last_left(self) -> int | None:
+        """How many messages the consumer has left, once that is less than was asked for; else None."""
+        return self._backlog.left if self._backlog.short else None
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.

@@ -162,10 +162,12 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ssize_t *used)
 {
     Py_ssize_t lacking = need;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++)
-        lacking -= PyObject_Size(PyList_GET_ITEM(held, i));
-    if (PyErr_Occurred())
-        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++) {
+        Py_ssize_t len = PyObject_Size(PyList_GET_ITEM(held, i));
+        if (len < 0)
+            return NULL;
+        lacking -= len;
+    }
     if (lacking <= 0 || lacking > PyBytes_GET_SIZE(buf))
         Py_RETURN_NONE;
     PyObject *message = PyBytes_FromStringAndSize(NULL, need);
