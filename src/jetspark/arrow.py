@@ -63,8 +63,8 @@ DEFAULT_BUFFER = 44 * 1_048_576
 
 DEFAULT_THRESHOLD = DEFAULT_BUFFER * 9 // 10
 """A buffer that is filled up in small steps keeps the server at work without a pause. In steps of a half, as
-``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts: 3 to 6 % of a
-flood of large messages, measured."""
+``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts, which costs 2 to
+4 % of a flood of large messages (docs/performance.md)."""
 
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
