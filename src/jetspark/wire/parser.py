@@ -189,12 +189,15 @@ class Parser:
             self._max_message,
             make is COLUMNAR,
         )
-        if used:
-            events.append(PackedColumns(sid, rows, headers, self._held + used))
-            if self._held:
-                self._let_go()
-            if rows.need:
-                self._hold(data, used, rows.need)
+        if not used:
+            # Until columns come again: what is held may be a large message of somebody else.
+            self._columnar = ""
+            return 0
+        events.append(PackedColumns(sid, rows, headers, self._held + used))
+        if self._held:
+            self._let_go()
+        if rows.need:
+            self._hold(data, used, rows.need)
         return used
 
     def _complete(self, data: bytes, events: list[Event]) -> int:
