@@ -57,14 +57,19 @@ and its payload."""
 _INT64, _TIME, _MAP = (SCHEMA.field(name).type for name in ("sequence", "timestamp", "headers"))
 _ENTRIES = pa.struct([_MAP.key_field, _MAP.item_field])
 
-DEFAULT_BUFFER = 44 * 1_048_576
+DEFAULT_BUFFER = 24 * 1_048_576
 """Bytes, as the server counts them. A server drops a client that is behind by more than its ``max_pending``,
-64 MiB by default; on the wire the smallest messages have a third more than what is counted."""
+64 MiB by default, and counts all of what it is writing until the last byte of it is written; meanwhile we may
+have read it and asked for as much again. On the wire the smallest messages have a third more than what is
+counted. So it is safe up to three eighths of ``max_pending``."""
 
-DEFAULT_THRESHOLD = DEFAULT_BUFFER * 9 // 10
+DEFAULT_THRESHOLD = DEFAULT_BUFFER * 3 // 4
 """A buffer that is filled up in small steps keeps the server at work without a pause. In steps of a half, as
-``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts, which costs 2 to
-4 % of a flood of large messages (docs/performance.md)."""
+``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts, which costs some
+percent of a flood of large messages (docs/performance.md)."""
+
+# A consumer that lets fewer requests wait would refuse some.
+_MANY_WAITING = 16
 
 # How long the end of a 'with' waits for an error listener that is still at work.
 _LISTENER_GRACE = 2.0
@@ -88,12 +93,13 @@ def consume_arrow(
 
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
-    costs nothing. ``max_bytes``: size of the buffer, default 44 MiB; it must hold the largest message twice.
-    Or ``max_messages``: the same in messages. ``threshold_bytes``, ``threshold_messages``: refill when so
-    much of it or less is left, default half, of the default buffer nine tenths. ``views`` (default False):
-    the column ``data`` is of the type ``binary_view``, whose payloads stay where they were received: a copy
-    less, which is worth it from some kilobytes a message on. Not all of Arrow's functions take that type;
-    ``cast(pa.binary())`` makes the copy.
+    costs nothing. ``max_bytes``: size of the buffer, default 24 MiB; it must hold the largest message twice.
+    A server that is told to keep more for a client (``max_pending``, 64 MiB by default) gives large messages
+    some percent quicker with a larger one, up to three eighths of that. Or ``max_messages``: the same in
+    messages. ``threshold_bytes``, ``threshold_messages``: refill when so much of it or less is left, default
+    half, of the default buffer three quarters. ``views`` (default False): the column ``data`` is of the type
+    ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
+    kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
     The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
     many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
     The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
@@ -107,7 +113,9 @@ def consume_arrow(
         raise InvalidArgument("columns", names, "must name at least one column, and none twice")
     if max_messages is None and max_bytes is None:
         max_bytes = DEFAULT_BUFFER
-        threshold_bytes = DEFAULT_THRESHOLD if threshold_bytes is None else threshold_bytes
+        waiting = getattr(getattr(consumer, "config", None), "max_waiting", None) or _MANY_WAITING
+        if threshold_bytes is None and waiting >= _MANY_WAITING:
+            threshold_bytes = DEFAULT_THRESHOLD
     options = PullOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,

@@ -18,12 +18,12 @@ from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, cons
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.ack_reply import num_pending
 from jetspark.jetstream.consume_errors import MissedHeartbeat
+from jetspark.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from jetspark import Consumer, Stream
-    from jetspark.server import Server
 
 COUNT = 5_000
 BUFFER = 500
@@ -88,7 +88,7 @@ async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetS
     assert not found[-1], "whoever waits at the end asks for heartbeats"
 
 
-async def test_the_default_buffer_is_filled_up_in_tenths(server: Server, js: jetspark.JetStream) -> None:
+async def test_the_default_buffer_is_filled_up_in_quarters(server: Server, js: jetspark.JetStream) -> None:
     name = unique()
     stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
     for _ in range(12):
@@ -102,11 +102,60 @@ async def test_the_default_buffer_is_filled_up_in_tenths(server: Server, js: jet
         first, *others = await seen(js, spy)
     assert first["max_bytes"] == DEFAULT_BUFFER
     step = DEFAULT_BUFFER - DEFAULT_THRESHOLD
-    assert step == -(-DEFAULT_BUFFER // 10)
-    assert others, "10.8 MB are two steps and more"
+    assert step == DEFAULT_BUFFER // 4
+    assert others, "10.8 MB are more than one step"
     # One read brings a few of these messages at most.
     assert all(step <= request["max_bytes"] < 2 * step + 1_048_576 for request in others)
     await stream.delete()
+
+
+@pytest.mark.parametrize(("waiting", "step"), [(15, DEFAULT_BUFFER // 2), (16, DEFAULT_BUFFER // 4)])
+async def test_a_consumer_that_lets_few_requests_wait_gets_few(
+    server: Server, js: jetspark.JetStream, waiting: int, step: int
+) -> None:
+    name = unique()
+    stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
+    consumer = await stream.create_consumer(
+        ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE, max_waiting=waiting)
+    )
+    for _ in range(16):
+        await js.publish(name, bytes(900_000))
+    source = consume_arrow(consumer, columns=["sequence"])
+    found = 0
+    async with await PullSpy.on(server.url, consumer) as spy, source, asyncio.timeout(20):
+        while found < 16:
+            found += (await anext(source)).num_rows
+        _, *others = await seen(js, spy)
+    assert others, "14.4 MB are half of it and more"
+    assert min(request["max_bytes"] for request in others) >= step
+    await stream.delete()
+
+
+async def test_a_buffer_of_three_eighths_of_max_pending_is_safe(js: jetspark.JetStream) -> None:
+    """The server counts what it writes until all is written, and we may have asked for as much again."""
+    assert DEFAULT_BUFFER == 64 * 1_048_576 * 3 // 8
+    pending = 4 * 1_048_576
+    with Server(config=f"max_pending: {pending}") as small:
+        async with jetspark.connect(small.url) as nc:
+            stream = await nc.jetstream().create_stream(StreamConfig(name="S", subjects=["s"]))
+            async with nc.jetstream().publisher() as publisher:
+                for _ in range(4_000):
+                    await publisher.publish("s", bytes(10_000))
+            for turn in range(8):
+                consumer = await stream.create_consumer(
+                    ConsumerConfig(durable_name=f"c{turn}", ack_policy=AckPolicy.NONE)
+                )
+                size = pending * 3 // 8
+                found = 0
+                async with (
+                    asyncio.timeout(20),
+                    consume_arrow(consumer, max_bytes=size, threshold_bytes=size * 3 // 4) as source,
+                ):
+                    async for batch in source:
+                        found += batch.num_rows
+                        if found == 4_000:
+                            break
+            assert nc.stats.reconnects == 0
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ async def test_the_end_of_a_stream_does_not_wait_for_a_tick(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, True), ({"max_bytes": 4_000_000}, False), ({"max_messages": 50_000}, False)],
-    ids=["44 MiB", "4 MB", "messages"],
+    ids=["24 MiB", "4 MB", "messages"],
 )
 async def test_a_request_behind_a_lot_that_is_to_come_asks_for_more(
     server: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, int], expected: bool

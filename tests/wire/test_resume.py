@@ -188,6 +188,7 @@ if speed is not None:
             ([], 0, b"", SID, [], 1, 1, True),
             (["x"], 5, b"MSG a", SID, {}, 1, 1, True),
             ([7], 5, b"MSG a", SID, {}, 1, 1, True),
+            ([memoryview(bytes(8)).cast("i")], 5, b"MSG a", SID, {}, 1, 1, True),
         ],
     )
     def test_arguments_that_are_none(arguments: tuple[Any, ...]) -> None:

@@ -218,9 +218,12 @@ class PullSink(FlowSink):
             self.flow.on_pin_id(pin)
 
     def _perform(self, actions: Iterable[Action]) -> None:
+        # The machine has booked all of them.
+        unsent = sum(action.max_bytes for action in actions if isinstance(action, SendPull))
         for action in actions:
             if isinstance(action, SendPull):
-                self._send_pull(action)
+                self._send_pull(action, self.flow.outstanding_bytes - unsent)
+                unsent -= action.max_bytes
             elif isinstance(action, Warn):
                 self._warn(action.warning)
             elif isinstance(action, Conclude):
@@ -237,10 +240,10 @@ class PullSink(FlowSink):
         self.subject = self.client.new_inbox()
         super().link_lost(error)
 
-    def _send_pull(self, pull: SendPull) -> None:
+    def _send_pull(self, pull: SendPull, ahead: int) -> None:
         # What it brings comes behind a lot that was asked for before. With less of it the server would soon
         # wait for this request, and we sleep on its answer.
-        more = self.flow.outstanding_bytes - pull.max_bytes >= AMPLE
+        more = ahead >= AMPLE
         self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject, more=more)
 
     async def _unsubscribe(self) -> None:

@@ -42,6 +42,8 @@ class Backlog:
     @left.setter
     def left(self, count: int | bytes) -> None:
         self._left = count
+        if count == 0:
+            self.short = False
 
     def covers(self, ledger: Ledger, batch: int, size: int) -> bool:
         """Whether it is enough for one more request beside all that is outstanding."""
@@ -61,4 +63,3 @@ class Backlog:
         """A status came: of a request that waited, most likely."""
         if kind not in _SERVED:
             self.left = 0
-            self.short = False

@@ -173,11 +173,17 @@ static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ss
     PyObject *message = PyBytes_FromStringAndSize(NULL, need);
     if (message == NULL)
         return NULL;
-    char *to = PyBytes_AS_STRING(message);
+    char *to = PyBytes_AS_STRING(message), *end = to + need;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++) {
         Py_buffer piece;
         if (PyObject_GetBuffer(PyList_GET_ITEM(held, i), &piece, PyBUF_SIMPLE) < 0) {
             Py_DECREF(message);
+            return NULL;
+        }
+        if (piece.len > end - to - lacking) { /* its items are no bytes */
+            PyBuffer_Release(&piece);
+            Py_DECREF(message);
+            PyErr_SetString(PyExc_TypeError, "what is held must be bytes");
             return NULL;
         }
         memcpy(to, piece.buf, (size_t)piece.len);
