@@ -269,7 +269,7 @@ class Meter:
         self._hang(sink, "deliver_columns", self._delivered_columns)
         self._hang(sink, "_warn", self._warned)
         if isinstance(sink, PullSink):
-            self._hang(sink, "_send_pull", lambda _: self.add("pulls_total"))
+            self._hang(sink, "_send_pull", lambda *_: self.add("pulls_total"))
             if getattr(sink, "_message", None) is not None:  # of ack_next
                 self.add("acked_total", kind="next")
 
