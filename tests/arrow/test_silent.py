@@ -88,50 +88,45 @@ async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetS
     assert not found[-1], "whoever waits at the end asks for heartbeats"
 
 
-async def test_the_default_buffer_is_filled_up_in_quarters(server: Server, js: jetspark.JetStream) -> None:
+async def requests_for(server: Server, js: jetspark.JetStream, count: int, **config: Any) -> list[int]:
+    """The bytes that each request of a default buffer asks for while ``count`` messages of 0.9 MB are read."""
     name = unique()
     stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
-    for _ in range(12):
+    for _ in range(count):
         await js.publish(name, bytes(900_000))
-    consumer = await stream.create_consumer(ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE))
+    consumer = await stream.create_consumer(
+        ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE, **config)
+    )
     source = consume_arrow(consumer, columns=["sequence"])
     found = 0
     async with await PullSpy.on(server.url, consumer) as spy, source, asyncio.timeout(20):
-        while found < 12:
+        while found < count:
             found += (await anext(source)).num_rows
-        first, *others = await seen(js, spy)
-    assert first["max_bytes"] == DEFAULT_BUFFER
+        requests = await seen(js, spy)
+    await stream.delete()
+    return [request["max_bytes"] for request in requests]
+
+
+async def test_the_default_buffer_is_filled_up_in_quarters(server: Server, js: jetspark.JetStream) -> None:
+    first, *others = await requests_for(server, js, 12)
+    assert first == DEFAULT_BUFFER
     step = DEFAULT_BUFFER - DEFAULT_THRESHOLD
     assert step == DEFAULT_BUFFER // 4
     assert others, "10.8 MB are more than one step"
     # One read brings a few of these messages at most.
-    assert all(step <= request["max_bytes"] < 2 * step + 1_048_576 for request in others)
-    await stream.delete()
+    assert all(step <= size < 2 * step + 1_048_576 for size in others)
 
 
 @pytest.mark.parametrize(("waiting", "step"), [(15, DEFAULT_BUFFER // 2), (16, DEFAULT_BUFFER // 4)])
 async def test_a_consumer_that_lets_few_requests_wait_gets_few(
     server: Server, js: jetspark.JetStream, waiting: int, step: int
 ) -> None:
-    name = unique()
-    stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
-    consumer = await stream.create_consumer(
-        ConsumerConfig(durable_name="c", ack_policy=AckPolicy.NONE, max_waiting=waiting)
-    )
-    for _ in range(16):
-        await js.publish(name, bytes(900_000))
-    source = consume_arrow(consumer, columns=["sequence"])
-    found = 0
-    async with await PullSpy.on(server.url, consumer) as spy, source, asyncio.timeout(20):
-        while found < 16:
-            found += (await anext(source)).num_rows
-        _, *others = await seen(js, spy)
+    _, *others = await requests_for(server, js, 16, max_waiting=waiting)
     assert others, "14.4 MB are half of it and more"
-    assert min(request["max_bytes"] for request in others) >= step
-    await stream.delete()
+    assert min(others) >= step
 
 
-async def test_a_buffer_of_three_eighths_of_max_pending_is_safe(js: jetspark.JetStream) -> None:
+async def test_a_buffer_of_three_eighths_of_max_pending_is_safe() -> None:
     """The server counts what it writes until all is written, and we may have asked for as much again."""
     assert DEFAULT_BUFFER == 64 * 1_048_576 * 3 // 8
     pending = 4 * 1_048_576
@@ -168,10 +163,10 @@ async def test_a_buffer_of_three_eighths_of_max_pending_is_safe(js: jetspark.Jet
     ids=["half", "none left", "any taken"],
 )
 async def test_how_much_may_be_left_when_it_is_filled_up(
-    server: Server, js: jetspark.JetStream, options: dict[str, int], least: int
+    server: Server, js: jetspark.JetStream, options: dict[str, Any], least: int
 ) -> None:
     _, consumer = await filled(js, 300)
-    source = consume_arrow(consumer, **options)  # type: ignore[arg-type]
+    source = consume_arrow(consumer, **options)
     async with await PullSpy.on(server.url, consumer) as spy, source:
         assert await rows(source, 300) == list(range(300))
         first, *others = [request["batch"] for request in await seen(js, spy)]
@@ -192,11 +187,11 @@ async def test_how_much_may_be_left_when_it_is_filled_up(
     ],
 )
 async def test_thresholds_that_fit_no_buffer(
-    js: jetspark.JetStream, options: dict[str, int], field: str
+    js: jetspark.JetStream, options: dict[str, Any], field: str
 ) -> None:
     _, consumer = await filled(js, 1)
     with pytest.raises(InvalidArgument, match=field):
-        consume_arrow(consumer, **options)  # type: ignore[arg-type]
+        consume_arrow(consumer, **options)
 
 
 async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.JetStream) -> None:

@@ -170,7 +170,7 @@ async def test_who_asks_for_more_of_a_flood_does_not_end_it(
 
 @pytest.mark.parametrize("options", [{}, {"max_messages": 50_000}], ids=["bytes", "messages"])
 async def test_the_end_of_a_stream_does_not_wait_for_a_tick(
-    server: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+    server: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(flood_module, "TICK", FOR_EVER)
     async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
@@ -187,7 +187,7 @@ async def test_the_end_of_a_stream_does_not_wait_for_a_tick(
         got = slept = 0
         async with (
             asyncio.timeout(SOON),
-            consume_arrow(consumer, columns=["sequence"], **options) as batches,  # type: ignore[arg-type]
+            consume_arrow(consumer, columns=["sequence"], **options) as batches,
         ):
             async for batch in batches:
                 slept += flood._sleeping
@@ -205,7 +205,7 @@ async def test_the_end_of_a_stream_does_not_wait_for_a_tick(
     ids=["24 MiB", "4 MB", "messages"],
 )
 async def test_a_request_behind_a_lot_that_is_to_come_asks_for_more(
-    server: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, int], expected: bool
+    server: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: bool
 ) -> None:
     async with jetspark.connect(server.url) as other, jetspark.connect(server.url) as nc:
         name, stream = await stored(other)
@@ -223,7 +223,7 @@ async def test_a_request_behind_a_lot_that_is_to_come_asks_for_more(
         got = 0
         async with (
             asyncio.timeout(60),
-            consume_arrow(consumer, columns=["sequence"], **options) as batches,  # type: ignore[arg-type]
+            consume_arrow(consumer, columns=["sequence"], **options) as batches,
         ):
             async for batch in batches:
                 got += batch.num_rows
