@@ -89,7 +89,7 @@ async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetS
 
 
 async def requests_for(server: Server, js: jetspark.JetStream, count: int, **config: Any) -> list[int]:
-    """The bytes that each request of a default buffer asks for while ``count`` messages of 0.9 MB are read."""
+    """The bytes that each request of a default buffer asks for while messages of 0.9 MB are read."""
     name = unique()
     stream = await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
     for _ in range(count):
