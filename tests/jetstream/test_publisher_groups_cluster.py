@@ -91,12 +91,19 @@ async def is_empty(stream: Stream) -> bool:
     return (await stream.info()).state.messages == 0
 
 
+COUNTED_TWICE = 1
+"""With replicas and ``discard=new`` the server adds what is on its way to what is stored, and takes a message
+off the former only when it is in the latter. In between it has room for one message less than it has.
+"""
+
+
 @pytest.mark.usefixtures("soon_again")
 async def test_a_replicated_stream_becomes_full(users: Cluster) -> None:
     """The leader refuses at once, while what it took before waits for the replicas."""
+    limit = WARM + COUNTED_TWICE
     async with jetspark.connect(users.urls, user="boss", password="x") as nc:
         js = nc.jetstream()
-        stream = await replicated(js, max_msgs=WARM, discard=DiscardPolicy.NEW)
+        stream = await replicated(js, max_msgs=limit, discard=DiscardPolicy.NEW)
         subject = f"{stream.name}.a"
         async with js.publisher() as publisher:
             asked = count_lookups(publisher)
@@ -109,7 +116,7 @@ async def test_a_replicated_stream_becomes_full(users: Cluster) -> None:
                 await stream.purge()
                 # Groups are back. The room that is left ends anywhere in a group.
                 before = Sent(publisher)
-                await before.publish(subject, WARM - 400 - 3 * turn)
+                await before.publish(subject, limit - 400 - 3 * turn)
                 assert await failures_of(publisher) == 0
                 fresh = Sent(publisher)
                 await fresh.publish(subject, 1_000)
@@ -119,8 +126,7 @@ async def test_a_replicated_stream_becomes_full(users: Cluster) -> None:
                 held = await Held.by(stream)
                 assert check_truth(before, held) == {"acked": len(before.datas)}
                 assert check_truth(fresh, held) == {"acked": 1_000 - failed, "refused": failed}
-                # With replicas the limit is looked at ahead of what is on its way, which may go past it.
-                assert 0 < failed <= 1_000 - (WARM - len(before.datas))
+                assert 0 <= failed - (1_000 - (400 + 3 * turn)) <= COUNTED_TWICE
                 if turn >= 5 and (asked or not COMPILED):
                     break
             assert bool(asked) == COMPILED, "no group was mixed"
@@ -178,7 +184,7 @@ async def test_a_replicated_stream_that_may_not_be_read(users: Cluster) -> None:
             assert truth["acked"] + failed == WARM + 2_000
             assert all(isinstance(error, ApiError | PublishUnclear | None) for error in sent.errors())
             stored = set(held.by_sequence.values())
-            assert len(stored) >= WARM + 1_007
+            assert 0 <= WARM + 1_007 - len(stored) <= COUNTED_TWICE
             # And it goes on.
             await stream.purge()
             later = Sent(publisher)

@@ -66,6 +66,7 @@ all events.
 from __future__ import annotations
 
 from enum import Enum, unique
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from jetspark.jetstream.consume_errors import MessageTooLarge, MissedHeartbeat, PullUnanswered, error_for
@@ -449,9 +450,7 @@ class PullFlow:
         return self._conclude() if not self._buffered and self._unsubscribed else NOTHING
 
     def _pull(self, now: float) -> Actions:
-        if not self._fetch:
-            return self._refill(now)
-        return self._fetch_pull(now)
+        return self._fetch_pull(now) if self._fetch else self._refill(now)
 
     def _refill(self, now: float) -> Actions:
         """ADR-37 "Message processing algorithm", steps 1 and 2."""
@@ -533,7 +532,7 @@ class PullFlow:
         else:
             fits: Callable[[Request], bool] | None = (lambda r: r.pinned) if pinned else None
             if kind is Kind.MAX_WAITING:
-                fits = _is_silent  # to one that asks for heartbeats the server does not say it
+                fits = attrgetter("silent")  # to one that asks for heartbeats the server does not say it
             request = ledger.newest(fits)
             if request is not None:
                 ledger.refused(request)
@@ -598,7 +597,3 @@ class PullFlow:
         if status.kind is Kind.MESSAGE_TOO_LARGE and not self._received:
             return (Warn(error_for(status)), *self._conclude())
         return self._conclude()
-
-
-def _is_silent(request: Request) -> bool:
-    return request.silent

@@ -42,7 +42,8 @@ class DiscardPolicy(OpenEnum):
     OLD = "old"
     """The oldest messages are deleted to make room."""
     NEW = "new"
-    """The new message is refused; the publisher gets the error."""
+    """The new message is refused; the publisher gets the error. With replicas the server may refuse a message
+    when there is room for just one more: it counts the one that it is storing twice for a moment."""
 
 
 class Compression(OpenEnum):
