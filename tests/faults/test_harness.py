@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fault_table import Outcome
 
 F1 = {"kills": 1, "messages": 2000}
-F9 = {"clients": 20, "restarts": 1}
+# Of 20 clients chance alone brings 18 within the spread that is asked for, once in 170 runs.
+F9 = {"clients": 60, "restarts": 1}
 
 
 def drop_acks(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ async def test_pulls_that_are_not_repeated_fail_f5(monkeypatch: pytest.MonkeyPat
 
 async def test_subscriptions_that_are_not_renewed_fail_f9(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_subscriptions(monkeypatch)
-    expect(await storm(**F9), "20 subscriptions are dead")
+    expect(await storm(**F9), "60 subscriptions are dead")
 
 
 async def test_subscriptions_that_are_not_renewed_fail_f1(monkeypatch: pytest.MonkeyPatch) -> None:
