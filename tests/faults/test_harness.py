@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fault_table import Outcome
 
 F1 = {"kills": 1, "messages": 2000}
-# Of 20 clients chance alone brings 18 within the spread that is asked for, once in 170 runs.
+# With 20 clients chance alone has too little a spread once in 170 runs.
 F9 = {"clients": 60, "restarts": 1}
 
 
