@@ -67,6 +67,7 @@ class Params:
     n: int
     warm: int
     size: int = 128
+    passes: int = 1
     window: int = 20_000
     stream: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class Measure:
     """Added to the worker's environment."""
     turns: str = ""
     """Measures in a row that have the same word here take turns."""
+    passes: int = 4
+    """So many timed passes of a round, for those that take turns."""
 
 
 @dataclass(slots=True)
@@ -214,9 +217,8 @@ async def warmed(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Fi
     return await run(f"{p.run_id}-t", p.n)
 
 
-# Whoever takes turns does so many passes. Before each of them there is a moment of quiet, so that none pays
-# for what the one before left behind.
-PASSES = 4
+# Before each pass of those that take turns there is a moment of quiet, so that none pays for what the one
+# before left behind.
 QUIET = 0.2
 
 
@@ -224,7 +226,7 @@ async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) ->
     """As `warmed`, with several timed passes."""
     await run(f"{p.run_id}-w", p.warm)
     found: list[Figures] = []
-    for number in range(PASSES):
+    for number in range(p.passes):
         wait_for_turn()
         await asyncio.sleep(QUIET)
         found.append(await run(f"{p.run_id}-t{number}", p.n))
@@ -234,7 +236,7 @@ async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) ->
 def in_blocking_passes(run: Callable[[str, int], Figures], p: Params) -> list[Figures]:
     run(f"{p.run_id}-w", p.warm)
     found: list[Figures] = []
-    for number in range(PASSES):
+    for number in range(p.passes):
         wait_for_turn()
         time.sleep(QUIET)
         found.append(run(f"{p.run_id}-t{number}", p.n))
@@ -384,7 +386,7 @@ def run_bench(
 def _params(measure: Measure, host: str, port: int, turn: int, *, quick: bool) -> Params:
     n = measure.quick if quick else measure.n
     run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
-    return Params(host, port, run_id, n, int(n * measure.warm), measure.size)
+    return Params(host, port, run_id, n, int(n * measure.warm), measure.size, measure.passes)
 
 
 def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:

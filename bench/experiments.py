@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 from _harness import HERE, nats_server
 from _raw import RawConn, publish_pipelined
 
+from jetspark.arrow import DEFAULT_BUFFER
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -211,7 +213,7 @@ def refills(live: Live, quick: bool) -> list[Line]:
     """How much of the buffer may be left when the server is asked for more. It is the server that gains by
     it, so these are rates, with their ratios to the first variant.
     """
-    whole = 44 << 20
+    whole = DEFAULT_BUFFER
     variants = {
         f"{share} %": {"max_bytes": whole, "threshold_bytes": whole * share // 100}
         for share in (50, 75, 90, 95)
