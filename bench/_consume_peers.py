@@ -16,7 +16,7 @@ from _consume_meters import (
     Meter,
     iterate,
 )
-from _harness import Figures, Params, module, natsrpy_connect, now, rate, ready, warmed
+from _harness import Figures, Params, in_turns, module, natsrpy_connect, now, rate, ready, warmed
 
 NO_LIMIT = 1 << 30
 
@@ -110,25 +110,33 @@ async def natspy_ack_explicit(p: Params) -> Figures:
     return await warmed(run, p)
 
 
-async def natspy_latency(p: Params) -> Figures:
+async def natspy_latency(p: Params) -> list[Figures]:
     nc = await module("nats").connect(p.url)
     api = module("nats.js.api")
-    latencies = Latencies(p)
 
-    async def handle(msg: Any) -> None:
-        latencies.add(msg.data)
+    async def run(name: str) -> Figures:
+        latencies = Latencies(p)
 
-    await nc.jetstream().subscribe(
-        LATENCY_SUBJECT,
-        stream=LATENCY,
-        cb=handle,
-        manual_ack=True,
-        config=api.ConsumerConfig(ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.NEW),
-    )
-    await nc.flush()
-    ready()
-    await latencies.done.wait()
-    return latencies.figures()
+        async def handle(msg: Any) -> None:
+            latencies.add(msg.data)
+
+        subscription = await nc.jetstream().subscribe(
+            LATENCY_SUBJECT,
+            stream=LATENCY,
+            cb=handle,
+            manual_ack=True,
+            config=api.ConsumerConfig(
+                name=name, ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.NEW
+            ),
+        )
+        await nc.flush()
+        ready()
+        await latencies.done.wait()
+        await subscription.unsubscribe()
+        await nc.flush()
+        return latencies.figures()
+
+    return await in_turns(run, p)
 
 
 # --- natsrpy --------------------------------------------------------------------------------------
@@ -199,13 +207,18 @@ async def natsrpy_ack_explicit(p: Params) -> Figures:
     return await warmed(run, p)
 
 
-async def natsrpy_latency(p: Params) -> Figures:
+async def natsrpy_latency(p: Params) -> list[Figures]:
+    nc = await natsrpy_connect(p)
     policy = module("natsrpy.js").DeliverPolicy.NEW
-    consumer = await natsrpy_consumer(await natsrpy_connect(p), p.run_id, LATENCY, deliver_policy=policy)
-    latencies = Latencies(p)
-    async with consumer.consume() as messages:
-        asyncio.get_running_loop().call_later(0.2, ready)
-        async for msg in messages:
-            if latencies.add(msg.payload):
-                break
-    return latencies.figures()
+
+    async def run(name: str) -> Figures:
+        consumer = await natsrpy_consumer(nc, name, LATENCY, deliver_policy=policy)
+        latencies = Latencies(p)
+        async with consumer.consume() as messages:
+            asyncio.get_running_loop().call_later(0.2, ready)
+            async for msg in messages:
+                if latencies.add(msg.payload):
+                    break
+        return latencies.figures()
+
+    return await in_turns(run, p)

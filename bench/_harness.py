@@ -243,6 +243,15 @@ def in_blocking_passes(run: Callable[[str, int], Figures], p: Params) -> list[Fi
     return found
 
 
+async def in_turns(run: Callable[[str], Awaitable[Figures]], p: Params) -> list[Figures]:
+    """As `in_passes`, where each pass has a warm-up of its own."""
+    found: list[Figures] = []
+    for number in range(p.passes):
+        wait_for_turn()
+        found.append(await run(f"{p.run_id}-{number}"))
+    return found
+
+
 def wait_for_turn() -> None:
     """Until the parent says so. The loop stands still, which nobody minds: all of it was read."""
     gc.collect()

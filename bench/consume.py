@@ -42,6 +42,7 @@ from _harness import (
     expect,
     in_blocking_passes,
     in_passes,
+    in_turns,
     main,
     module,
     now,
@@ -255,15 +256,20 @@ async def ours_ack_explicit(p: Params) -> Figures:
     return await warmed(run, p)
 
 
-async def ours_latency(p: Params) -> Figures:
-    consumer = await ours_consumer(await ours_connect(p), p.run_id, LATENCY, deliver_policy="new")
-    latencies = Latencies(p)
-    async with consumer.consume(max_messages=BUFFER) as messages:
-        asyncio.get_running_loop().call_later(0.2, ready)  # the first pull is on its way by then
-        async for msg in messages:
-            if latencies.add(msg.data):
-                break
-    return latencies.figures()
+async def ours_latency(p: Params) -> list[Figures]:
+    nc = await ours_connect(p)
+
+    async def run(name: str) -> Figures:
+        consumer = await ours_consumer(nc, name, LATENCY, deliver_policy="new")
+        latencies = Latencies(p)
+        async with consumer.consume(max_messages=BUFFER) as messages:
+            asyncio.get_running_loop().call_later(0.2, ready)  # the first pull is on its way by then
+            async for msg in messages:
+                if latencies.add(msg.data):
+                    break
+        return latencies.figures()
+
+    return await in_turns(run, p)
 
 
 # --- raw ------------------------------------------------------------------------------------------
@@ -296,18 +302,22 @@ def raw_ack_explicit(p: Params) -> Figures:
         return rate(p.n, started, now())
 
 
-def raw_latency(p: Params) -> Figures:
+async def raw_latency(p: Params) -> list[Figures]:
     with RawConn(p.host, p.port) as conn:
-        conn.create_pull_consumer(LATENCY, p.run_id, deliver_policy="new")
         conn.send(b"SUB _INBOX.raw.pull 3\r\n")
-        conn.pull(LATENCY, p.run_id, "_INBOX.raw.pull", p.total)
-        conn.ping()
-        ready()
-        samples = []
-        for _ in range(p.total):
-            data = conn.read_msg()[2]
-            samples.append(time.monotonic_ns() - struct.unpack_from("<q", data)[0])
-        return percentiles(samples[p.warm :])
+
+        async def run(name: str) -> Figures:
+            conn.create_pull_consumer(LATENCY, name, deliver_policy="new")
+            conn.pull(LATENCY, name, "_INBOX.raw.pull", p.total)
+            conn.ping()
+            ready()
+            samples = []
+            for _ in range(p.total):
+                data = conn.read_msg()[2]
+                samples.append(time.monotonic_ns() - struct.unpack_from("<q", data)[0])
+            return percentiles(samples[p.warm :])
+
+        return await in_turns(run, p)
 
 
 BENCH = Bench(
@@ -346,10 +356,10 @@ BENCH = Bench(
         Measure("natsrpy:ack_explicit", natsrpy_ack_explicit, 10_000, 3_000, check=check_acked),
         Measure("raw:ack_explicit", raw_ack_explicit, 150_000, 50_000, check=check_acked),
         # A third of them first: what is judged is the settled state.
-        Measure("ours:latency", ours_latency, 3_000, 1_000, warm=0.33, load=pace),
-        Measure("nats-py:latency", natspy_latency, 3_000, 1_000, warm=0.33, load=pace),
-        Measure("natsrpy:latency", natsrpy_latency, 3_000, 1_000, warm=0.33, load=pace),
-        Measure("raw:latency", raw_latency, 3_000, 1_000, warm=0.33, load=pace),
+        Measure("ours:latency", ours_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
+        Measure("nats-py:latency", natspy_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
+        Measure("natsrpy:latency", natsrpy_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
+        Measure("raw:latency", raw_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
     ],
     rows=[
         Row(
