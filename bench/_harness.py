@@ -111,7 +111,7 @@ class Measure:
     """Added to the worker's environment."""
     turns: str = ""
     """Measures in a row that have the same word here take turns."""
-    passes: int = 4
+    passes: int = 3
     """So many timed passes of a round, for those that take turns."""
 
 
@@ -395,7 +395,8 @@ def run_bench(
 def _params(measure: Measure, host: str, port: int, turn: int, *, quick: bool) -> Params:
     n = measure.quick if quick else measure.n
     run_id = f"{measure.key}-{turn}".replace(":", "-").replace(".", "-")
-    return Params(host, port, run_id, n, int(n * measure.warm), measure.size, measure.passes)
+    passes = measure.passes if measure.turns else 1
+    return Params(host, port, run_id, n, int(n * measure.warm), measure.size, passes)
 
 
 def rows_of(bench: Bench, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:

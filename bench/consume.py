@@ -329,15 +329,15 @@ BENCH = Bench(
         Measure("ours:batches", ours_batches, 600_000, 200_000, turns="objects"),
         Measure("ours:blocking_iter", ours_blocking_iter, 600_000, 200_000, turns="objects"),
         # Once more: the closer it comes, the nearer its neighbour has to be, and the more passes it takes.
-        Measure("raw:pull_beside", raw_pull, 600_000, 300_000, turns="columns", passes=6),
-        Measure("ours:arrow", ours_arrow, 600_000, 200_000, turns="columns", passes=6),
-        Measure("ours:arrow_pure", ours_arrow, 600_000, 200_000, env=PURE, turns="columns", passes=6),
+        Measure("raw:pull_beside", raw_pull, 600_000, 300_000, turns="columns", passes=4),
+        Measure("ours:arrow", ours_arrow, 600_000, 200_000, turns="columns", passes=4),
+        Measure("ours:arrow_pure", ours_arrow, 600_000, 200_000, env=PURE, turns="columns", passes=4),
         # Nobody else reads these streams. Whoever did it first in a round would find what the server keeps of
         # them gone, and the other find it again; so each reads them once untimed.
         Measure(
-            "ours:arrow_4k", ours_arrow_views, 120_000, 40_000, size=4_096, warm=1.0, turns="4k", passes=8
+            "ours:arrow_4k", ours_arrow_views, 120_000, 40_000, size=4_096, warm=1.0, turns="4k", passes=6
         ),
-        Measure("raw:pull_4k", raw_pull, 120_000, 40_000, size=4_096, warm=1.0, turns="4k", passes=8),
+        Measure("raw:pull_4k", raw_pull, 120_000, 40_000, size=4_096, warm=1.0, turns="4k", passes=6),
         Measure(
             "ours:arrow_64k", ours_arrow_views, 9_000, 3_200, size=65_536, warm=1.0, turns="64k", passes=12
         ),
@@ -356,10 +356,10 @@ BENCH = Bench(
         Measure("natsrpy:ack_explicit", natsrpy_ack_explicit, 10_000, 3_000, check=check_acked),
         Measure("raw:ack_explicit", raw_ack_explicit, 150_000, 50_000, check=check_acked),
         # A third of them first: what is judged is the settled state.
-        Measure("ours:latency", ours_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
-        Measure("nats-py:latency", natspy_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
-        Measure("natsrpy:latency", natsrpy_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
-        Measure("raw:latency", raw_latency, 900, 500, warm=0.3, load=pace, turns="latency"),
+        Measure("ours:latency", ours_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
+        Measure("nats-py:latency", natspy_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
+        Measure("natsrpy:latency", natsrpy_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
+        Measure("raw:latency", raw_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
     ],
     rows=[
         Row(
