@@ -14,6 +14,8 @@ from _harness import (
     Params,
     Row,
     expect,
+    in_blocking_passes,
+    in_passes,
     main,
     module,
     natsrpy_connect,
@@ -117,17 +119,18 @@ async def timed_publish(publish: Any, flush: Any, p: Params) -> Figures:
     return rate(p.n, started, now())
 
 
-async def timed_requests(request: Any, p: Params) -> Figures:
+async def timed_requests(request: Any, p: Params) -> list[Figures]:
     data = payload(p.size)
-    clock = time.perf_counter_ns
-    for _ in range(p.warm):
-        await request("bench.echo", data)
-    samples = []
-    for _ in range(p.n):
-        begun = clock()
-        await request("bench.echo", data)
-        samples.append(clock() - begun)
-    return percentiles(samples)
+
+    async def run(_: str, count: int) -> Figures:
+        samples: list[int] = []
+        for _ in range(count):
+            started = time.perf_counter_ns()
+            await request("bench.echo", data)
+            samples.append(time.perf_counter_ns() - started)
+        return percentiles(samples)
+
+    return await in_passes(run, p)
 
 
 # --- ours -----------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ async def ours_publish(p: Params) -> Figures:
     return await timed_publish(nc.publish, nc.flush, p)
 
 
-async def ours_request(p: Params) -> Figures:
+async def ours_request(p: Params) -> list[Figures]:
     nc = await ours_connect(p)
     return await timed_requests(nc.request, p)
 
@@ -201,7 +204,7 @@ async def natspy_publish(p: Params) -> Figures:
     return await timed_publish(nc.publish, flush, p)
 
 
-async def natspy_request(p: Params) -> Figures:
+async def natspy_request(p: Params) -> list[Figures]:
     nc = await module("nats").connect(p.url)
     return await timed_requests(nc.request, p)
 
@@ -253,7 +256,7 @@ async def natsrpy_publish(p: Params) -> Figures:
     return await timed_publish(nc.publish, flush, p)
 
 
-async def natsrpy_request(p: Params) -> Figures:
+async def natsrpy_request(p: Params) -> list[Figures]:
     nc = await natsrpy_connect(p)
     return await timed_requests(nc.request, p)
 
@@ -297,17 +300,21 @@ def raw_publish(p: Params) -> Figures:
         return rate(p.n, started, now())
 
 
-def raw_request(p: Params) -> Figures:
+def raw_request(p: Params) -> list[Figures]:
     with RawConn(p.host, p.port) as conn:
         conn.send(b"SUB _INBOX.raw.request 1\r\n")
         one = b"PUB bench.echo _INBOX.raw.request %d\r\n%s\r\n" % (p.size, payload(p.size))
-        samples = []
-        for _ in range(p.total):
-            begun = time.perf_counter_ns()
-            conn.send(one)
-            conn.read_msg()
-            samples.append(time.perf_counter_ns() - begun)
-        return percentiles(samples[p.warm :])
+
+        def run(_: str, count: int) -> Figures:
+            samples: list[int] = []
+            for _ in range(count):
+                started = time.perf_counter_ns()
+                conn.send(one)
+                conn.read_msg()
+                samples.append(time.perf_counter_ns() - started)
+            return percentiles(samples)
+
+        return in_blocking_passes(run, p)
 
 
 # natsrpy drops messages beyond 65,536 waiting ones and has no option for it: its subscribe counts stay below.
@@ -327,10 +334,10 @@ BENCH = Bench(
         ),
         Measure("natsrpy:publish", natsrpy_publish, 15_000, 6_000, setup=note_received, check=check_received),
         Measure("raw:publish", raw_publish, 2_000_000, 500_000, setup=note_received, check=check_received),
-        Measure("ours:request", ours_request, 5_000, 2_500),
-        Measure("nats-py:request", natspy_request, 5_000, 2_500),
-        Measure("natsrpy:request", natsrpy_request, 5_000, 2_500),
-        Measure("raw:request", raw_request, 5_000, 2_500),
+        Measure("ours:request", ours_request, 1_500, 800, turns="request"),
+        Measure("nats-py:request", natspy_request, 1_500, 800, turns="request"),
+        Measure("natsrpy:request", natsrpy_request, 1_500, 800, turns="request"),
+        Measure("raw:request", raw_request, 1_500, 800, turns="request"),
     ],
     rows=[
         *(
