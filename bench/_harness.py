@@ -220,6 +220,7 @@ async def warmed(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Fi
 # Before each pass of those that take turns there is a moment of quiet, so that none pays for what the one
 # before left behind.
 QUIET = 0.2
+SHORT_ROUND = 60.0
 
 
 async def in_passes(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> list[Figures]:
@@ -348,10 +349,9 @@ def run_bench(
     bench: Bench, *, quick: bool, repeats: int, only: list[str], budget: float | None = None
 ) -> dict[str, Outcome]:
     """All rounds; with a budget in seconds no round begins that would go beyond it, except the first, and in
-    a full run the second: there is no spread without it."""
+    a full run a second that is short: there is no spread without it."""
     measures = chosen(bench, only)
     outcomes = {m.key: Outcome() for m in measures}
-    least = 1 if quick else 2
     if not measures:
         return outcomes
     timeout = QUICK_MEASURE_TIMEOUT if quick else MEASURE_TIMEOUT
@@ -368,7 +368,8 @@ def run_bench(
         started = last = time.monotonic()
         longest = 0.0
         for turn in range(repeats):
-            if budget is not None and turn >= least and time.monotonic() - started + longest > budget:
+            short = turn == 1 and not quick and longest < SHORT_ROUND
+            if budget is not None and turn and not short and time.monotonic() - started + longest > budget:
                 break
             shift = turn * 3 % len(groups)
             for group in groups[shift:] + groups[:shift]:
