@@ -220,6 +220,8 @@ async def warmed(run: Callable[[str, int], Awaitable[Figures]], p: Params) -> Fi
 # Before each pass of those that take turns there is a moment of quiet, so that none pays for what the one
 # before left behind.
 QUIET = 0.2
+
+# A second round that is shorter is done in any case: without it there is no spread. Longer ones have passes.
 SHORT_ROUND = 60.0
 
 

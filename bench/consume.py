@@ -355,7 +355,7 @@ BENCH = Bench(
         Measure("nats-py:ack_explicit", natspy_ack_explicit, 30_000, 10_000, check=check_acked),
         Measure("natsrpy:ack_explicit", natsrpy_ack_explicit, 10_000, 3_000, check=check_acked),
         Measure("raw:ack_explicit", raw_ack_explicit, 150_000, 50_000, check=check_acked),
-        # A third of them first: what is judged is the settled state.
+        # Some first in each pass: what is judged is the settled state.
         Measure("ours:latency", ours_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
         Measure("nats-py:latency", natspy_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),
         Measure("natsrpy:latency", natsrpy_latency, 900, 500, warm=0.3, load=pace, turns="latency", passes=2),

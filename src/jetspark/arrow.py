@@ -65,8 +65,8 @@ counted. So it is safe up to three eighths of ``max_pending``."""
 
 DEFAULT_THRESHOLD = DEFAULT_BUFFER * 3 // 4
 """A buffer that is filled up in small steps keeps the server at work without a pause. In steps of a half, as
-``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts, which costs some
-percent of a flood of large messages (docs/performance.md)."""
+``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts; with a larger
+buffer that costs some percent of a flood of large messages, with this one little (docs/performance.md)."""
 
 # A consumer that lets fewer requests wait would refuse some.
 _MANY_WAITING = 16

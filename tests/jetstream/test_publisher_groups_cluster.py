@@ -319,7 +319,55 @@ async def test_a_second_stream_that_the_probation_missed(
 async def test_a_leaf_node_and_its_hub_that_both_store_it(domains: bool, ahead: str) -> None:
     """Under one name, so that only domain and sequence tell the acks apart."""
     with _leaf_and_hub(domains) as (leaf, hub):
-        await _both_store_it(leaf, hub, ahead)
+        async with jetspark.connect(leaf.url) as nc, jetspark.connect(hub.url) as there:
+            contexts = {"leaf": nc.jetstream(), "hub": there.jetstream()}
+            streams = {
+                name: await js.create_stream(
+                    StreamConfig(
+                        name="S",
+                        subjects=["s"],
+                        storage=StorageType.MEMORY,
+                        allow_direct=True,
+                        first_seq=100_000 if name == ahead else None,
+                    )
+                )
+                for name, js in contexts.items()
+            }
+
+            async def both() -> bool:
+                try:
+                    await contexts["leaf"].publish("s", b"", retries=0)
+                except NoRespondersError:
+                    return False
+                return (await streams["hub"].info()).state.messages > 0
+
+            await eventually(both)
+            for stream in streams.values():
+                await stream.purge()
+            all_sent: list[Sent] = []
+            # Whose acks come first, and when the other's begin, differs from one publisher to the next.
+            for js in [*contexts.values()] * 5:
+                async with js.publisher(ack_timeout=2) as publisher:
+                    sent = Sent(publisher)
+                    all_sent.append(sent)
+                    for count in (WARM, 500, 1_000):
+                        await sent.publish("s", count, size=40)
+                        await failures_of(publisher)
+                        sent.check_empty()
+                    assert publisher.stats.acked + publisher.stats.failed == WARM + 1_500
+            total = sum(len(sent.datas) for sent in all_sent)
+
+            async def arrived() -> bool:
+                infos = [await stream.info() for stream in streams.values()]
+                return all(info.state.messages == total for info in infos)
+
+            await eventually(arrived)
+            holds = [await Held.by(stream) for stream in streams.values()]
+            for sent in all_sent:
+                truth = check_truth(sent, *holds)
+                assert truth["acked"] + truth["unknown"] == len(sent.datas)
+                assert truth["acked"] >= WARM
+                assert all(isinstance(error, RequestTimeout | None) for error in sent.errors())
 
 
 @contextlib.contextmanager
@@ -336,58 +384,6 @@ def _leaf_and_hub(domains: bool) -> Iterator[tuple[Server, Server]]:
             yield leaf, hub
     finally:
         port.release()
-
-
-async def _both_store_it(leaf: Server, hub: Server, ahead: str) -> None:
-    async with jetspark.connect(leaf.url) as nc, jetspark.connect(hub.url) as there:
-        contexts = {"leaf": nc.jetstream(), "hub": there.jetstream()}
-        streams = {
-            name: await js.create_stream(
-                StreamConfig(
-                    name="S",
-                    subjects=["s"],
-                    storage=StorageType.MEMORY,
-                    allow_direct=True,
-                    first_seq=100_000 if name == ahead else None,
-                )
-            )
-            for name, js in contexts.items()
-        }
-
-        async def both() -> bool:
-            try:
-                await contexts["leaf"].publish("s", b"", retries=0)
-            except NoRespondersError:
-                return False
-            return (await streams["hub"].info()).state.messages > 0
-
-        await eventually(both)
-        for stream in streams.values():
-            await stream.purge()
-        all_sent: list[Sent] = []
-        # Whose acks come first, and when the other's begin to come, differs from one publisher to the next.
-        for js in [*contexts.values()] * 5:
-            async with js.publisher(ack_timeout=2) as publisher:
-                sent = Sent(publisher)
-                all_sent.append(sent)
-                for count in (WARM, 500, 1_000):
-                    await sent.publish("s", count, size=40)
-                    await failures_of(publisher)
-                    sent.check_empty()
-                assert publisher.stats.acked + publisher.stats.failed == WARM + 1_500
-        total = sum(len(sent.datas) for sent in all_sent)
-
-        async def arrived() -> bool:
-            infos = [await stream.info() for stream in streams.values()]
-            return all(info.state.messages == total for info in infos)
-
-        await eventually(arrived)
-        holds = [await Held.by(stream) for stream in streams.values()]
-        for sent in all_sent:
-            truth = check_truth(sent, *holds)
-            assert truth["acked"] + truth["unknown"] == len(sent.datas)
-            assert truth["acked"] >= WARM
-            assert all(isinstance(error, RequestTimeout | None) for error in sent.errors())
 
 
 class SplittingProxy(LossyProxy):
