@@ -6,6 +6,7 @@ time, for the memory of the process is what a soak measures.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import itertools
@@ -59,8 +60,10 @@ class Soak:
         self.progress: Counter[str] = Counter()
         self.unexpected: Counter[str] = Counter()
         self.published = 0
-        # 1 for each job whose publish is acked, 2 for each that was processed.
-        self._marks = bytearray(capacity)
+        # The sequence of each job whose publish is acked, and 1 for each that was processed. Two threads
+        # write here, so that no entry may depend on what it was: they are two, and each is only set.
+        self._stored = array.array("Q", bytes(8 * capacity))
+        self._processed = bytearray(capacity)
         self._ending = asyncio.Event()
         self._ending_sync = threading.Event()
         self._publishing = True
@@ -68,9 +71,10 @@ class Soak:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def unprocessed(self) -> int:
-        """Jobs that the server has and nobody has seen."""
-        return self._marks.count(1)
+    def unprocessed(self) -> dict[int, int]:
+        """Jobs that the server has and nobody has seen, each with its sequence in the stream."""
+        pairs = enumerate(zip(self._stored, self._processed, strict=True))
+        return {job: sequence for job, (sequence, processed) in pairs if sequence and not processed}
 
     async def __aenter__(self) -> Soak:
         self.nc = await jetspark.connect(self.url, name="async", ping_interval=2.0, request_timeout=5.0)
@@ -88,7 +92,7 @@ class Soak:
         self._stack.push_async_callback(sub.unsubscribe)
         ordered = await js.create_ordered_consumer("LOG")
         self._stack.push_async_callback(ordered.close)
-        self._spawn(self._publish_jobs(js))
+        self._publisher = self._spawn(self._publish_jobs(js))
         self._spawn(self._publish_log())
         self._spawn(self._read("push", self._consumed(pushed.consume())))
         self._spawn(self._read("ordered push", sub))
@@ -113,9 +117,10 @@ class Soak:
         await asyncio.to_thread(self._bc.close)
         await asyncio.to_thread(self._thread.join)
 
-    def stop_publishing(self) -> None:
-        """No more jobs: what is there can be finished."""
+    async def stop_publishing(self) -> None:
+        """No more jobs, not even one under way: what is there can be finished."""
         self._publishing = False
+        await asyncio.wait([self._publisher])
 
     def stuck(self, since: Counter[str]) -> list[str]:
         """The parts that have done nothing since then."""
@@ -123,21 +128,23 @@ class Soak:
 
     # The parts
 
-    def _spawn(self, work: Any) -> None:
-        self._tasks.append(asyncio.create_task(work, name=work.__name__))
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=work.__name__)
+        self._tasks.append(task)
+        return task
 
     async def _publish_jobs(self, js: jetspark.JetStream) -> None:
         for number in itertools.count():
-            if not self._publishing or number == len(self._marks):
+            if not self._publishing or number == len(self._stored):
                 return
             while True:
                 try:
-                    await js.publish("jobs", b"%d" % number, msg_id=f"{self._name}-{number}")
+                    ack = await js.publish("jobs", b"%d" % number, msg_id=f"{self._name}-{number}")
                     break
                 except JetsparkError:
                     await asyncio.sleep(PAUSE)  # perhaps stored, perhaps not: the same id settles it
             self.published += 1
-            self._marks[number] = max(1, self._marks[number])
+            self._stored[number] = ack.seq
             self.progress["publish"] += 1
             await asyncio.sleep(PAUSE)
 
@@ -147,7 +154,7 @@ class Soak:
             await asyncio.sleep(PAUSE)
 
     def _done(self, message: Any, part: str) -> None:
-        self._marks[int(message.data)] = 2
+        self._processed[int(message.data)] = 1
         self.progress[part] += 1
 
     async def _work(self, message: Message) -> None:

@@ -151,7 +151,7 @@ async def endure(
                 outcome.problems.append(f"{soak.stuck(since)} stuck after fault {struck.total()}, {name}")
             slowest = max(slowest, time.monotonic() - over)
             await asyncio.sleep(max(0.0, next_one - time.monotonic()))
-        soak.stop_publishing()
+        await soak.stop_publishing()
         await settle(server, soak, held, outcome)
     outcome.figures |= {
         "minutes": round((time.monotonic() - began) / 60, 1),
@@ -165,7 +165,10 @@ async def settle(server: Server, soak: Soak, held: dict[str, int], outcome: Outc
     try:
         await eventually(lambda: not soak.unprocessed, 30)
     except AssertionError:
-        outcome.problems.append(f"{soak.unprocessed} of {soak.published} stored jobs were never delivered")
+        lost = soak.unprocessed
+        outcome.problems.append(
+            f"{len(lost)} of {soak.published} stored jobs were never delivered (job: sequence): {lost}"
+        )
     jobs = await soak.nc.jetstream().get_stream("JOBS")
 
     async def acked() -> bool:
@@ -188,7 +191,7 @@ async def settle(server: Server, soak: Soak, held: dict[str, int], outcome: Outc
     outcome.problems += [f"{what} ({count} times)" for what, count in soak.unexpected.items() if count]
     outcome.figures |= {
         "jobs": soak.published,
-        "lost": soak.unprocessed,
+        "lost": len(soak.unprocessed),
         "received": sum(soak.progress[part] for part in PARTS),
     }
 
