@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from _bars import BARS
+from _bars import BARS, ratio
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,12 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> bool:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 1.8 + 0.34 * tall), layout="constrained")
     _bars(left, raw, "share of the raw limit: a plain socket that parses nothing", "{:.2f}")
     left.axvline(1.0, color="#888888", linewidth=1)
-    left.set_xlim(0, max([1.15, *(ratio * 1.12 for _, ratio, _, _ in raw)]))
+    left.set_xlim(0, max([1.15, *(share * 1.12 for _, share, _, _ in raw)]))
     _bars(right, peer, "times as quick as nats-py (log scale)", "{:.1f}x")
     right.set_xscale("log")
     right.axvline(1.0, color="#888888", linewidth=1)
     if peer:
-        ratios = [ratio for _, ratio, _, _ in peer]
+        ratios = [times for _, times, _, _ in peer]
         right.set_xlim(min(0.8, min(ratios) * 0.8), max(ratios) * 1.6)
         right.xaxis.set_major_formatter("{x:g}")
     handles: list[Any] = [Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
@@ -54,39 +54,40 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> bool:
 
 
 Ratio = tuple[str, float, str, "float | None"]
-"""Case, ratio, bench, bar."""
+"""Case, ratio (the one of the table), bench, bar."""
 
 
 def raw_ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
     levels = {bar.case: bar.level for bar in BARS if bar.other == "raw" and bar.kind == "least"}
     return [
-        (row["case"], row["ours"] / row["raw"], row["bench"], levels.get(row["case"]))
+        (row["case"], found, row["bench"], levels.get(row["case"]))
         for row in rows
-        if row["ours"] and row["raw"] and row["unit"] not in QUICKER_IS_LESS
+        if row["unit"] not in QUICKER_IS_LESS and (found := ratio(row, "raw")) is not None
     ]
 
 
 def peer_ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
     """More is better for all of them: of latencies the inverse."""
     levels = {bar.case: bar.level for bar in BARS if bar.other == "nats-py"}
-    found: list[Ratio] = []
-    for row in rows:
-        other = row["peers"].get("nats-py")
-        if row["ours"] and other:
-            ratio = row["ours"] / other
-            if row["unit"] in QUICKER_IS_LESS:
-                ratio = 1 / ratio
-            found.append((row["case"], ratio, row["bench"], levels.get(row["case"])))
-    return found
+    return [
+        (
+            row["case"],
+            1 / found if row["unit"] in QUICKER_IS_LESS else found,
+            row["bench"],
+            levels.get(row["case"]),
+        )
+        for row in rows
+        if (found := ratio(row, "nats-py")) is not None
+    ]
 
 
 def _bars(axes: Any, ratios: list[Ratio], label: str, form: str) -> None:
     places = list(range(len(ratios)))
     axes.barh(
-        places, [ratio for _, ratio, _, _ in ratios], color=[COLOURS[bench] for _, _, bench, _ in ratios]
+        places, [found for _, found, _, _ in ratios], color=[COLOURS[bench] for _, _, bench, _ in ratios]
     )
-    for place, (_, ratio, _, level) in zip(places, ratios, strict=True):
-        axes.text(ratio, place, " " + form.format(ratio), va="center", fontsize=8, zorder=3, bbox=LABEL)
+    for place, (_, found, _, level) in zip(places, ratios, strict=True):
+        axes.text(found, place, " " + form.format(found), va="center", fontsize=8, zorder=3, bbox=LABEL)
         if level is not None:
             axes.plot([level, level], [place - 0.45, place + 0.45], color="black", linewidth=2)
     axes.set_yticks(places, [case for case, *_ in ratios], fontsize=8)

@@ -236,6 +236,20 @@ def test_chart_is_drawn(load: Callable[[str], ModuleType], tmp_path: Path) -> No
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_chart_has_the_ratios_of_the_table(load: Callable[[str], ModuleType]) -> None:
+    """Of medians alone it would be 0.5 and 5."""
+    one = row("arrow", 100.0, 200.0, nats_py=20.0)
+    one["rounds"] = {
+        "ours": [50.0, 100.0, 180.0],
+        "raw": [50.0, 200.0, 200.0],
+        "nats-py": [5.0, 20.0, 20.0],
+    }
+    chart = load("_chart")
+    assert chart.raw_ratios([one]) == [("arrow", 0.9, "consume", 0.9)]
+    assert chart.peer_ratios([one]) == [("arrow", 9.0, "consume", None)]
+    assert load("_harness").table([one]).split()[-6:-3] == ["0.90", "9.00", "-"]
+
+
 def test_rounds_share_what_is_left_of_the_time(load: Callable[[str], ModuleType]) -> None:
     run = load("run")
     names = ["core", "publish", "consume"]
