@@ -250,6 +250,28 @@ def test_the_chart_has_the_ratios_of_the_table(load: Callable[[str], ModuleType]
     assert load("_harness").table([one]).split()[-6:-3] == ["0.90", "9.00", "-"]
 
 
+def test_spark_reads_take_turns_with_the_raw_limit(load: Callable[[str], ModuleType]) -> None:
+    spark = load("spark")
+    contenders = dict.fromkeys(("ours", "raw", "nats-py"), lambda: 1.0)
+    case = spark.Case("read_2", contenders, turns=3)
+    assert spark.order(case, 0) == ["ours", "raw", "nats-py", "raw", "ours", "ours", "raw"]
+    assert spark.order(case, 1) == ["raw", "nats-py", "ours", "ours", "raw", "raw", "ours"]
+    spark.run([case], 2)
+    assert {name: len(found) for name, found in case.figures.items()} == {"ours": 6, "raw": 6, "nats-py": 2}
+
+
+def test_a_spark_contender_that_fails_is_not_asked_again(load: Callable[[str], ModuleType]) -> None:
+    spark = load("spark")
+
+    def fails() -> float:
+        raise RuntimeError("no such stream")
+
+    case = spark.Case("read_2", {"ours": fails, "raw": lambda: 1.0}, turns=2)
+    spark.run([case], 2)
+    assert case.errors == {"ours": "RuntimeError: no such stream"}
+    assert case.figures == {"raw": [1.0] * 4}
+
+
 def test_rounds_share_what_is_left_of_the_time(load: Callable[[str], ModuleType]) -> None:
     run = load("run")
     names = ["core", "publish", "consume"]
