@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import urllib.request
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from helpers import eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import Cluster, ServerStartError
+from jetspark.server._cluster import missing_routes
 
 
 def ask(port: int, subject: str, body: Any) -> Any:
@@ -47,6 +49,37 @@ def test_a_cluster_forms(cluster: Cluster) -> None:
     leader = eventually_sync(lambda: cluster.leader_of(name), 30)
     assert leader in cluster.servers
     assert cluster.leader_of("NO_SUCH") is None
+
+
+def monitor(cluster: Cluster, index: int, path: str) -> Any:
+    with urllib.request.urlopen(f"{cluster.servers[index].http_url}{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_each_has_all_routes_to_each(cluster: Cluster) -> None:
+    for index, names in enumerate((["n2", "n3"], ["n1", "n3"], ["n1", "n2"])):
+        varz, routez = monitor(cluster, index, "/varz"), monitor(cluster, index, "/routez")
+        assert missing_routes(varz, routez, names) == []
+        assert len(routez["routes"]) == 8
+        # Any one of them missing would be found, that of the system account among them.
+        for route in routez["routes"]:
+            rest = {"routes": [one for one in routez["routes"] if one is not route]}
+            assert missing_routes(varz, rest, names) == [route["remote_name"]]
+        assert missing_routes(varz, {"routes": None}, names) == names
+        assert missing_routes(varz, {}, names) == names
+
+
+def test_a_server_without_a_pool_has_one_route_for_everything() -> None:
+    old = {"cluster": {"name": "C"}}
+    routes = {"routes": [{"remote_name": "n2"}]}
+    assert missing_routes(old, routes, ["n2"]) == []
+    assert missing_routes(old, routes, ["n2", "n3"]) == ["n3"]
+
+
+def test_a_route_that_never_comes_is_named(own_cluster: Cluster) -> None:
+    own_cluster.servers[2].name = "n9"  # healthy, and knows the leader; but nobody has a route to that one
+    with pytest.raises(ServerStartError, match="cluster 'jetspark' has no route from n1 to n9"):
+        own_cluster.wait_ready(timeout=0.5)
 
 
 def test_it_survives_the_death_and_return_of_a_member(own_cluster: Cluster) -> None:

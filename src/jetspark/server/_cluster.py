@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 from jetspark.errors import InvalidArgument
@@ -34,7 +35,7 @@ class Cluster:
     name: the cluster's name. Default: "jetspark".
     config: more configuration text for every server.
     binary: the nats-server to run; default: see :func:`find_server`.
-    ready_timeout: seconds to wait for a leader and for every server's health. Default: 30.
+    ready_timeout: seconds to wait for a leader, for every server's health and for all routes. Default: 30.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Cluster:
         return [server.url for server in self.servers]
 
     def start(self) -> Self:
-        """Start all servers, and wait for their leader and health."""
+        """Start all servers, and wait for their leader, health and routes."""
         if not self._routes:
             self._routes = [ReservedPort(server.host) for server in self.servers]
         try:
@@ -93,25 +94,43 @@ class Cluster:
         self.servers[index].kill()
 
     def restart(self, index: int) -> None:
-        """Bring server number ``index`` back with its ports and data; waits until it is healthy."""
+        """Bring server number ``index`` back with its ports and data; waits until it is healthy.
+
+        `wait_ready` waits for its routes to all others besides.
+        """
         self.servers[index].restart()
 
     def wait_ready(self, timeout: float = 30.0) -> None:
-        """Wait until every running server is healthy and all of them agree on one meta leader."""
+        """Wait until all that run are healthy, agree on a meta leader, and have routes to each other."""
         deadline = time.monotonic() + timeout
         for server in self.servers:
             if server.running:
                 server.wait_ready(max(0.0, deadline - time.monotonic()))
-        while self.meta_leader() is None:
+        while problem := self._unready():
             if time.monotonic() >= deadline:
                 raise ServerStartError(
-                    f"cluster {self.name!r} elected no leader in {timeout} s", self.servers[0].log()
+                    f"cluster {self.name!r} {problem} after {timeout} s", self.servers[0].log()
                 )
             time.sleep(_POLL)
 
+    def _unready(self) -> str:
+        if self.meta_leader() is None:
+            return "has no leader"
+        # A majority elects a leader, and all are healthy, while a route between two is still missing. What
+        # one of them has to say to the other is then lost: such as "created" to a client, who waits in vain.
+        running = [server for server in self.servers if server.running]
+        for server in running:
+            others = [other.name for other in running if other is not server]
+            missing = missing_routes(self._ask(server, "/varz"), self._ask(server, "/routez"), others)
+            if missing:
+                return f"has no route from {server.name} to {', '.join(missing)}"
+        return ""
+
     def meta_leader(self) -> str | None:
         """The name of the server that leads the cluster; None while they do not agree on one."""
-        names = {self._jsz(s).get("meta_cluster", {}).get("leader") for s in self.servers if s.running}
+        names = {
+            self._ask(s, "/jsz").get("meta_cluster", {}).get("leader") for s in self.servers if s.running
+        }
         return names.pop() if len(names) == 1 else None
 
     def leader_of(self, stream: str, account: str = "$G") -> Server | None:
@@ -119,7 +138,7 @@ class Cluster:
         for server in self.servers:
             if not server.running:
                 continue
-            for details in self._jsz(server, "?streams=true&accounts=true").get("account_details", []):
+            for details in self._ask(server, "/jsz?streams=true&accounts=true").get("account_details", []):
                 if details.get("name") != account:
                     continue
                 for found in details.get("stream_detail", []):
@@ -138,10 +157,23 @@ class Cluster:
     def _members(self) -> list[tuple[Server, ReservedPort]]:
         return list(zip(self.servers, self._routes, strict=True))
 
-    def _jsz(self, server: Server, query: str = "") -> dict[str, Any]:
+    def _ask(self, server: Server, path: str) -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(f"{server.http_url}/jsz{query}", timeout=2.0) as answer:
+            with urllib.request.urlopen(f"{server.http_url}{path}", timeout=2.0) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except OSError:
             return {}
+
+
+def missing_routes(varz: dict[str, Any], routez: dict[str, Any], others: list[str]) -> list[str]:
+    """The servers to which one that says this of itself lacks a route.
+
+    From 2.10 on there is a pool of routes to each, and one more for the system account, over which replicas
+    and the JetStream API talk; a server without a pool has one route for everything.
+    """
+    pool = varz.get("cluster", {}).get("pool_size", 0)
+    wanted = {"": max(1, pool)} | ({varz["system_account"]: 1} if pool > 0 else {})
+    routes = routez.get("routes") or []
+    found = Counter((route.get("remote_name"), route.get("account", "")) for route in routes)
+    return [name for name in others if any(found[name, account] < count for account, count in wanted.items())]
