@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from helpers import three_nodes
 from jetspark.server import Cluster, Server
 from quick_spark import spark_home
 
@@ -92,12 +93,12 @@ def own_server(start_server: StartServer) -> Server:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Three nodes shared by the worker's tests: leave all of them running."""
-    with Cluster(3) as running:
+    with three_nodes() as running:
         yield running
 
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
     """Three private nodes, to kill and restart."""
-    with Cluster(3) as running:
+    with three_nodes() as running:
         yield running

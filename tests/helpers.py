@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import os
@@ -10,10 +11,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from jetspark import StorageType, StreamConfig, blocking
 from jetspark.errors import RequestTimeout
+from jetspark.jetstream.errors import NoSuitablePeers
+from jetspark.server import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 T = TypeVar("T")
 _POLL = 0.01
@@ -55,6 +59,28 @@ def eventually_sync(predicate: Callable[[], T], timeout: float = 15.0) -> T:
             raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
         time.sleep(_POLL)
     return value
+
+
+@contextlib.contextmanager
+def three_nodes(config: str = "", **options: Any) -> Iterator[Cluster]:
+    """A new cluster that makes replicas: what it may refuse before is in `Cluster.wait_ready`.
+
+    ``options`` are those of the connection with which that is tried.
+    """
+    with Cluster(3, config=config) as cluster:
+        with blocking.connect(cluster.urls, **options) as nc:
+            js = nc.jetstream()
+            ready = StreamConfig(name="READY", subjects=["ready"], storage=StorageType.MEMORY, num_replicas=3)
+
+            def made() -> bool:
+                with contextlib.suppress(NoSuitablePeers):
+                    js.create_stream(ready)
+                    return True
+                return False
+
+            eventually_sync(made, 30)
+            js.delete_stream("READY")
+        yield cluster
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = 30.0) -> T:

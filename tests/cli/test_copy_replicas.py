@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
+from helpers import three_nodes
 from jetspark import StreamConfig, blocking
 from jetspark.cli import transfer
 from jetspark.cli.errors import CommandFailed
-from jetspark.server import Cluster
 from lagging import behind, follower_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def test_a_replica_that_is_behind_makes_no_shorter_copy(
         return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(transfer, "_stored_on_replica", counted)
-    with Cluster(3) as cluster, blocking.connect(cluster.urls) as nc:
+    with three_nodes() as cluster, blocking.connect(cluster.urls) as nc:
         publishing = nc.jetstream()
         publishing.create_stream(StreamConfig(name="S", subjects=["s"], num_replicas=3, allow_direct=direct))
         follower = follower_of(cluster, publishing, "S")

@@ -16,12 +16,11 @@ import pytest
 
 import jetspark
 from consuming import durable, make
-from helpers import eventually
+from helpers import eventually, three_nodes
 from jetspark import StorageType
 from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consume_errors import LeadershipChanged, MissedHeartbeat, PullWarning, ServerShutdown
-from jetspark.server import Cluster
 from recorder import Recorder
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from jetspark import Consumer
     from jetspark.jetstream.message import Message
-    from jetspark.server import Server
+    from jetspark.server import Cluster, Server
 
 COUNT = 1200
 
@@ -244,7 +243,7 @@ async def test_the_only_server_of_a_stream_restarts(own_cluster: Cluster) -> Non
 @pytest.fixture
 def leaving_cluster() -> Iterator[Cluster]:
     """A private cluster whose servers leave in a moment once told to."""
-    with Cluster(3, config='lame_duck_duration: "30s"\nlame_duck_grace_period: "200ms"') as running:
+    with three_nodes('lame_duck_duration: "30s"\nlame_duck_grace_period: "200ms"') as running:
         yield running
 
 

@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import BlockingWorkload, Workload, audit, within
-from helpers import Stalls, unique
+from helpers import Stalls, three_nodes, unique
 from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.publisher import Publisher
-from jetspark.server import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from jetspark.server import Server
+    from jetspark.server import Cluster, Server
 
 RECOVERY = 10.0
 LONGEST_ELECTION = 9.0
@@ -233,7 +232,7 @@ async def cluster_faults(
     seed: int, *, kills: int, restarts: int, lame_ducks: int, patience: float = 40.0
 ) -> Outcome:
     chance = random.Random(seed)
-    with Cluster(3, config=LEAVE_SOON) as cluster, refusals() as refused:
+    with three_nodes(LEAVE_SOON) as cluster, refusals() as refused:
         trial = Trial(cluster, patience)
         await trial.start()
         aio, threads = trial.users

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import within
-from helpers import Stalls, unique, until_answered
+from helpers import Stalls, three_nodes, unique, until_answered
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.connection.events import Disconnected
 from jetspark.errors import ConnectionLost, JetsparkError
 from jetspark.jetstream.consume_errors import PullWarning
-from jetspark.server import Cluster
 
 if TYPE_CHECKING:
     from jetspark.connection.events import Event
-    from jetspark.server import Server
+    from jetspark.server import Cluster, Server
 
 # Beside what the machine kept us waiting, by Stalls. Far less than the interval that it is added to.
 SLACK = 0.25
@@ -289,7 +288,7 @@ class Trial:
 
 
 async def dead_peer(*, rounds: int, elections: int, interval: float, patience: float = 20.0) -> Outcome:
-    with Cluster(3) as cluster:
+    with three_nodes() as cluster:
         trial = Trial(cluster, interval, patience)
         for _ in range(rounds):
             await trial.round(replicas=1, suspend="ours")

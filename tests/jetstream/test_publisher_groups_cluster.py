@@ -10,7 +10,7 @@ import pytest
 
 import jetspark
 from group_truth import COMPILED, TOGETHER, WARM, Held, Sent, check_truth, count_lookups, failures_of
-from helpers import eventually, unique, until_answered
+from helpers import eventually, three_nodes, unique, until_answered
 from jetspark import DiscardPolicy, PublisherStats, StorageType, StreamConfig
 from jetspark.errors import NoRespondersError, RequestTimeout
 from jetspark.jetstream import publisher_acks
@@ -43,7 +43,7 @@ TWO_STREAMS = """
 @pytest.fixture(scope="module")
 def users() -> Iterator[Cluster]:
     """Three nodes with a user who may do anything, and one who may not read streams."""
-    with Cluster(3, config=USERS) as running:
+    with three_nodes(USERS, user="boss", password="x") as running:
         yield running
 
 

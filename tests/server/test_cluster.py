@@ -36,7 +36,7 @@ def create_replicated(cluster: Cluster) -> str:
     name = unique("R3")
     config = {"name": name, "subjects": [name], "num_replicas": 3}
     created = ask(cluster.servers[0].port, f"$JS.API.STREAM.CREATE.{name}", config)
-    assert created["config"]["num_replicas"] == 3, created
+    assert created.get("config", {}).get("num_replicas") == 3, created
     return name
 
 
@@ -57,7 +57,7 @@ def monitor(cluster: Cluster, index: int, path: str) -> Any:
 
 
 def test_each_has_all_routes_to_each(cluster: Cluster) -> None:
-    for index, names in enumerate((["n2", "n3"], ["n1", "n3"], ["n1", "n2"])):
+    for index, names in enumerate(({"n2", "n3"}, {"n1", "n3"}, {"n1", "n2"})):
         varz, routez = monitor(cluster, index, "/varz"), monitor(cluster, index, "/routez")
         assert missing_routes(varz, routez, names) == []
         assert len(routez["routes"]) == 8
@@ -65,15 +65,15 @@ def test_each_has_all_routes_to_each(cluster: Cluster) -> None:
         for route in routez["routes"]:
             rest = {"routes": [one for one in routez["routes"] if one is not route]}
             assert missing_routes(varz, rest, names) == [route["remote_name"]]
-        assert missing_routes(varz, {"routes": None}, names) == names
-        assert missing_routes(varz, {}, names) == names
+        assert missing_routes(varz, {"routes": None}, names) == sorted(names)
+        assert missing_routes(varz, {}, names) == sorted(names)
 
 
 def test_a_server_without_a_pool_has_one_route_for_everything() -> None:
     old = {"cluster": {"name": "C"}}
     routes = {"routes": [{"remote_name": "n2"}]}
-    assert missing_routes(old, routes, ["n2"]) == []
-    assert missing_routes(old, routes, ["n2", "n3"]) == ["n3"]
+    assert missing_routes(old, routes, {"n2"}) == []
+    assert missing_routes(old, routes, {"n2", "n3"}) == ["n3"]
 
 
 def test_a_route_that_never_comes_is_named(own_cluster: Cluster) -> None:

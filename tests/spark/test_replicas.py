@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from helpers import three_nodes
 from jetspark import RetentionPolicy, StreamConfig, blocking
 from jetspark.errors import RequestTimeout
-from jetspark.server import Cluster
 from jetspark.spark import patience, positions, range_reader
 from jetspark.spark.data_loss import DataLossError, identity
 from jetspark.spark.planning import Range
@@ -42,7 +42,7 @@ def test_a_replica_that_is_behind_loses_no_row(
             raise
 
     monkeypatch.setattr(range_reader, "prove_end", noted)
-    with Cluster(3) as cluster, blocking.connect(cluster.urls) as nc:
+    with three_nodes() as cluster, blocking.connect(cluster.urls) as nc:
         js = nc.jetstream()
         config = StreamConfig(
             name="S", subjects=["s.*"], num_replicas=3, retention=retention, allow_direct=True

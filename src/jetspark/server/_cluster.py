@@ -16,6 +16,7 @@ from jetspark.server.errors import ServerStartError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Set
     from types import TracebackType
 
 _POLL = 0.02
@@ -101,7 +102,11 @@ class Cluster:
         self.servers[index].restart()
 
     def wait_ready(self, timeout: float = 30.0) -> None:
-        """Wait until all that run are healthy, agree on a meta leader, and have routes to each other."""
+        """Wait until all that run are healthy, agree on a meta leader, and have routes to each other.
+
+        For some moments more a leader may answer `NoSuitablePeers` to who asks for replicas: it needs a first
+        report of each server, and tells nobody whether it has it. Ask again then.
+        """
         deadline = time.monotonic() + timeout
         for server in self.servers:
             if server.running:
@@ -114,16 +119,16 @@ class Cluster:
             time.sleep(_POLL)
 
     def _unready(self) -> str:
+        """Why not, or nothing. That there is a leader, and that each server is healthy, is not enough."""
+        running = {server.name: server for server in self.servers if server.running}
         if self.meta_leader() is None:
             return "has no leader"
-        # A majority elects a leader, and all are healthy, while a route between two is still missing. What
-        # one of them has to say to the other is then lost: such as "created" to a client, who waits in vain.
-        running = [server for server in self.servers if server.running]
-        for server in running:
-            others = [other.name for other in running if other is not server]
-            missing = missing_routes(self._ask(server, "/varz"), self._ask(server, "/routez"), others)
-            if missing:
-                return f"has no route from {server.name} to {', '.join(missing)}"
+        # What one server has to say to another is lost without a route: such as "created" to a client, who
+        # then waits in vain.
+        for name, server in running.items():
+            others = running.keys() - {name}
+            if missing := missing_routes(self._ask(server, "/varz"), self._ask(server, "/routez"), others):
+                return f"has no route from {name} to {', '.join(missing)}"
         return ""
 
     def meta_leader(self) -> str | None:
@@ -166,7 +171,7 @@ class Cluster:
             return {}
 
 
-def missing_routes(varz: dict[str, Any], routez: dict[str, Any], others: list[str]) -> list[str]:
+def missing_routes(varz: dict[str, Any], routez: dict[str, Any], others: Set[str]) -> list[str]:
     """The servers to which one that says this of itself lacks a route.
 
     From 2.10 on there is a pool of routes to each, and one more for the system account, over which replicas
@@ -176,4 +181,8 @@ def missing_routes(varz: dict[str, Any], routez: dict[str, Any], others: list[st
     wanted = {"": max(1, pool)} | ({varz["system_account"]: 1} if pool > 0 else {})
     routes = routez.get("routes") or []
     found = Counter((route.get("remote_name"), route.get("account", "")) for route in routes)
-    return [name for name in others if any(found[name, account] < count for account, count in wanted.items())]
+    return [
+        name
+        for name in sorted(others)
+        if any(found[name, account] < count for account, count in wanted.items())
+    ]
