@@ -464,11 +464,12 @@ def order(case: Case, round_: int) -> list[str]:
 
 
 def run(cases: list[Case], rounds: int) -> None:
+    """Every case once a round; who fails is left out from then on."""
     for turn in range(rounds):
         for case in cases:
             for name in order(case, turn):
                 if name in case.errors:
-                    continue  # it would fail again
+                    continue
                 begun = time.monotonic()
                 try:
                     figure = case.contenders[name]()

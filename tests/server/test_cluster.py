@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import urllib.request
 from typing import Any
 
 import pytest
 
+from footprint import look
 from helpers import eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import Cluster, ServerStartError
@@ -51,14 +51,9 @@ def test_a_cluster_forms(cluster: Cluster) -> None:
     assert cluster.leader_of("NO_SUCH") is None
 
 
-def monitor(cluster: Cluster, index: int, path: str) -> Any:
-    with urllib.request.urlopen(f"{cluster.servers[index].http_url}{path}", timeout=10) as answer:
-        return json.load(answer)
-
-
 def test_each_has_all_routes_to_each(cluster: Cluster) -> None:
     for index, names in enumerate(({"n2", "n3"}, {"n1", "n3"}, {"n1", "n2"})):
-        varz, routez = monitor(cluster, index, "/varz"), monitor(cluster, index, "/routez")
+        varz, routez = (look(cluster.servers[index], page) for page in ("varz", "routez"))
         assert missing_routes(varz, routez, names) == []
         assert len(routez["routes"]) == 8
         # Any one of them missing would be found, that of the system account among them.
