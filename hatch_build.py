@@ -1,7 +1,8 @@
 """Compiles the optional C core of ``jetspark.wire`` while a wheel or an editable install is built.
 
 Pure Python is complete without it, so a missing or failing compiler is a remark and not an error.
-``JETSPARK_BUILD=python`` does not even try; ``JETSPARK_BUILD=c`` makes a failure an error.
+``JETSPARK_BUILD=python`` does not even try; ``JETSPARK_BUILD=c`` makes a failure an error. A core that an
+earlier build has left is removed in any case: an editable install would go on using it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ class CoreBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         wanted = os.environ.get("JETSPARK_BUILD", "").lower()
-        if self.target_name != "wheel" or wanted == "python":
+        if wanted not in ("", "c", "python"):
+            raise ValueError(f"JETSPARK_BUILD={wanted!r}: must be c, python, or not set")
+        if self.target_name != "wheel":
             return
         target = SOURCE.with_name("_speed" + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+        if wanted == "python":
+            remove_core(Path(self.root), target)
+            return
         try:
             compile_core(Path(self.root), target)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -48,5 +54,13 @@ def compile_core(root: Path, target: Path) -> None:
     aside = target.with_name(target.name + ".new")
     include = sysconfig.get_paths()["include"]
     command = [*linker, "-O3", "-fPIC", "-Wall", f"-I{include}", str(SOURCE), "-o", str(aside)]
+    # Gone before the compiler starts: if it fails, the old one would be used with the new Python.
+    remove_core(root, target)
     subprocess.run(command, cwd=root, check=True)
     (root / aside).replace(root / target)
+
+
+def remove_core(root: Path, target: Path) -> None:
+    """Remove what an earlier build has left."""
+    for left in (target, target.with_name(target.name + ".new")):
+        (root / left).unlink(missing_ok=True)

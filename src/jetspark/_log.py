@@ -1,4 +1,7 @@
-"""Logging: one logger for each package, quiet unless the application asks, with fields beside the text.
+"""Logging: one logger for each package, with fields beside the text.
+
+No logger has a handler or a level of its own. So in a program that never sets up logging, warnings and errors
+go to stderr by way of Python's last-resort handler, and the rest is quiet.
 
 Fields are attributes of the log record, as ``extra=`` makes them, and begin with ``nats_``: the names that
 records have already must not be taken.
@@ -10,12 +13,8 @@ import logging
 
 
 def get_logger(package: str) -> logging.Logger:
-    """The logger ``jetspark.<package>``. Without a handler of the application it says nothing."""
-    logger = logging.getLogger(f"jetspark.{package}")
-    if not logger.handlers:
-        # Or warnings would go to stderr (logging.lastResort) in programs that never set up logging.
-        logger.addHandler(logging.NullHandler())
-    return logger
+    """The logger ``jetspark.<package>``."""
+    return logging.getLogger(f"jetspark.{package}")
 
 
 def fields(**values: object) -> dict[str, object]:

@@ -1,12 +1,22 @@
-"""A value that must never be shown: passwords, tokens, seeds, JWTs."""
+"""A value that must never be shown: passwords, tokens, seeds, JWTs; and functions that handle such text."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hmac
-from typing import TYPE_CHECKING
+import inspect
+import sys
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Clearing the frame of a suspended coroutine or generator would end it.
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Secret:
@@ -43,3 +53,46 @@ class Secret:
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         # Spark ships options to its executors by pickle; the pickle itself is as secret as its transport.
         return (Secret, (self.reveal(),))
+
+
+def hides_locals(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that works on raw secrets: what it raises leaves without the locals of its frames.
+
+    Tools that show the locals of a traceback (``pytest -l``, rich, error trackers) would show the secrets.
+    The traceback keeps its files and lines.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        handled = sys.exception()
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            failure = error
+        # Raised out here, where this frame has no arguments any more.
+        del args, kwargs
+        _clear_frames(failure, handled)
+        try:
+            raise failure
+        finally:
+            del failure, handled
+
+    return call
+
+
+def _clear_frames(error: BaseException, handled: BaseException | None) -> None:
+    """Drop the locals of all finished frames of the error and of its chain, up to what was ``handled``."""
+    seen: set[int] = {id(handled)}
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        chain += [one.__cause__, one.__context__]
+        trace = one.__traceback__
+        while trace is not None:
+            if not trace.tb_frame.f_code.co_flags & _SUSPENDABLE:
+                with contextlib.suppress(RuntimeError):  # still running: above the decorated function
+                    trace.tb_frame.clear()
+            trace = trace.tb_next

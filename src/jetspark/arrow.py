@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from array import array
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -156,7 +157,9 @@ class ConsumeArrow:
 
             # In a thread of its own: user code in the loop's thread could never use the API.
             check_plain("on_error", on_error)
-            self._errors = Courier(on_error, "error listener")
+            self._errors = Courier(
+                on_error, f"on_error of consumer {source.name!r} of stream {source.stream_name!r}"
+            )
             on_error = self._errors.put
         self._names = names
         self._stream = source.stream_name
@@ -362,15 +365,28 @@ def _read_positions(replies: list[bytes]) -> tuple[pa.Array, pa.Array]:
     )
 
 
+@functools.lru_cache(maxsize=8)
+def _sound(tokens: int) -> Callable[[bytes], re.Match[bytes] | None]:
+    """Matches replies of so many tokens that ``parse_ack_reply`` reads, one per line. Of its uint64 numbers
+    the few with 20 digits are left to it."""
+    word = rb"[^.\r\n]*+\."
+    names, more = (2, 0) if tokens == 9 else (4, tokens - 11)
+    one = rb"\$JS\.ACK\.(?:%b){%d}(?:[0-9]{1,19}\.){4}[0-9]{1,19}(?:\.[^.\r\n]*+){%d}" % (word, names, more)
+    return re.compile(rb"(?>%b\n)*+%b" % (one, one)).fullmatch
+
+
 def _read_tokens(
     replies: list[bytes], tokens: int, sequence: int, timestamp: int
 ) -> tuple[pa.Array, pa.Array] | None:
-    """Two numbers of each reply; None unless all have so many tokens and numbers there.
+    """Two numbers of each reply; None unless all have so many tokens and are sound ack replies.
 
     The reader must take the names in the other tokens for what they are: no quotes, no escapes, no words
     that mean null. Columns that are not included are never converted, so their encoding does not matter.
     """
     text = b"\n".join(replies)
+    # The reader of numbers takes signs, blanks and hexadecimal too, and looks at no others.
+    if not _sound(tokens)(text):
+        return None
     names = [str(index) for index in range(tokens)]
     wanted = [names[sequence], names[timestamp]]
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jetspark._secret import hides_locals
 from jetspark.connection.auth import (
     AuthCallable,
     Authenticator,
@@ -116,6 +117,7 @@ class Connecting:
             await self._connection.close()
 
 
+@hides_locals
 def connect(
     servers: Servers | None = None,
     *,
@@ -175,7 +177,7 @@ def connect(
     TLS
 
     - ``tls``: True to demand it, an ``ssl.SSLContext`` of your own, False to forbid it. Default: as the URL,
-      the other ``tls_*`` options and the server ask.
+      the other ``tls_*`` options and the server ask. Once used, TLS is demanded of every server after that.
     - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files of the authority to trust and of the client's
       certificate. ``tls_hostname``: the name to expect in the server's certificate, default the URL's host.
       Each of these demands TLS: nothing is sent to a server that offers none.
@@ -186,14 +188,16 @@ def connect(
 
     - ``connect_timeout``: seconds for one server, from TCP to PONG (2).
     - ``ping_interval``: seconds between PINGs; a dead peer is noticed within twice this (20).
-    - ``reconnect``: False closes the connection when it breaks (True).
+    - ``reconnect``: False closes the connection when it breaks (True). Credentials that a server refuses are
+      read again and tried for two minutes; then the connection is closed.
     - ``max_reconnects``: failed attempts in a row after which a server is given up; when none is left the
       connection is closed (None: never; 0: no attempt at all, like ``reconnect=False``).
     - ``reconnect_wait``, ``reconnect_wait_max``, ``reconnect_jitter``: seconds before the second attempt at a
       server, doubled up to the maximum, each spread by this fraction (0.05, 2.0, 0.5).
     - ``reconnect_buffer_size``: bytes of publishes kept while disconnected (8 MiB).
     - ``randomize``: try the servers in random order (True). ``ignore_discovered``: stay with the servers
-      given, though the cluster announces others (False).
+      given, though the cluster announces others (False). Over TLS a server before 2.12 announces none that
+      could be believed; list them all, or use ``tls_handshake_first``.
 
     The rest
 

@@ -68,6 +68,13 @@ class ConnectionLost(JetsparkError):
     """
 
 
+class NotConnected(ConnectionLost):
+    """No server is connected, so nobody could answer. The connection goes on trying to reconnect.
+
+    The text names the servers, how long ago the connection broke and the last error.
+    """
+
+
 class NoServersAvailable(ConnectionLost):
     """None of the servers could be reached. The text lists each server with its own reason."""
 
@@ -127,6 +134,21 @@ class PermissionViolationError(JetsparkError):
         self.operation = operation
         self.subject = subject
         self.message = message
+
+
+class ControlLineExceeded(JetsparkError, ValueError):
+    """A subscription was ended because its SUB line is longer than the server's ``max_control_line``.
+
+    Servers do not announce this limit (4096 bytes unless configured), and hang up on longer lines.
+    """
+
+    def __init__(self, subject: str, size: int) -> None:
+        super().__init__(
+            f"the SUB line of {_short(subject)} has {size} bytes of subject, queue and sid, more than the "
+            "server's max_control_line: shorten them, or raise max_control_line in its configuration"
+        )
+        self.subject = subject
+        self.size = size
 
 
 class DrainTimeout(JetsparkError, TimeoutError):

@@ -17,6 +17,7 @@ from jetspark.connection.events import (
     ServerError,
     ServersDiscovered,
     SlowConsumer,
+    SubscriptionRefused,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "ServerError",
     "ServersDiscovered",
     "SlowConsumer",
+    "SubscriptionRefused",
 ]

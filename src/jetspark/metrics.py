@@ -10,6 +10,7 @@ and tells the hook once a second and at the end, so that the hook's own cost is 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from bisect import bisect_left
@@ -19,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
+from jetspark.connection.listening import QUIET_SECONDS
 from jetspark.connection.subscription import Sink, Subscription
 from jetspark.jetstream.atomic_batch import AtomicBatch
 from jetspark.jetstream.fast_ingest import FastIngest
@@ -169,6 +171,7 @@ class Meter:
         self._told: WeakKeyDictionary[Sink, dict[Key, int]] = WeakKeyDictionary()
         self._timer: Any = None
         self._lost_at: float | None = None
+        self._quiet_until = 0.0
         self._hang(client, "_emit", self._event)
         self._hang(client, "_add_sink", self._sink_added)
         self._hang(client, "_remove_sink", self._sink_removed)
@@ -218,7 +221,12 @@ class Meter:
         try:
             method(name, value, {**self._base, **labels})
         except Exception:
-            logger.exception("the metrics hook raised on %s", name, extra=fields(metric=name))
+            # It may well raise for each of the metrics, every second.
+            now = time.monotonic()
+            level = logging.ERROR if now >= self._quiet_until else logging.DEBUG
+            if level == logging.ERROR:
+                self._quiet_until = now + QUIET_SECONDS
+            logger.log(level, "the metrics hook raised on %s", name, exc_info=True, extra=fields(metric=name))
 
     def _tick(self) -> None:
         self.report()
@@ -267,7 +275,7 @@ class Meter:
             return  # an ordered one is added again and again
         self._hang(sink, "deliver", self._delivered)
         self._hang(sink, "deliver_columns", self._delivered_columns)
-        self._hang(sink, "_warn", self._warned)
+        self._hang(sink, "_notify", self._warned)
         if isinstance(sink, PullSink):
             self._hang(sink, "_send_pull", lambda *_: self.add("pulls_total"))
             if getattr(sink, "_message", None) is not None:  # of ack_next
@@ -277,7 +285,7 @@ class Meter:
         if sink in self._sinks:
             self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
 
-    def _warned(self, warning: JetsparkError, cause: BaseException | None = None) -> None:
+    def _warned(self, warning: JetsparkError) -> None:
         self.add("errors_total", type=type(warning).__name__)
 
     def _delivered_columns(self, columns: Columns) -> None:

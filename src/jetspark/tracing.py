@@ -213,7 +213,9 @@ class Tracing:
         _wrap(subscription, "fetch", functools.partial(self._fetch, client, subscription.consumer))
 
     def _trace_publish(self, client: Any, thing: Any) -> None:
-        _wrap(thing, "publish", functools.partial(self._publish, client))
+        for name in ("publish", "publish_nowait"):
+            if hasattr(thing, name):
+                _wrap(thing, name, functools.partial(self._publish, client))
         if hasattr(thing, "publish_many"):
             _wrap(thing, "publish_many", functools.partial(self._publish_many, client))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
+from jetspark.connection.listening import report_failure
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.puback import PubAck
 
@@ -33,6 +34,7 @@ class AckDesk:
 
     def __init__(self, client: EngineConnection) -> None:
         self.pid = client.pid
+        self.loop = client._loop
         self.loop_thread = client._thread
         self.lock = threading.RLock()
         # For concurrent.futures. Entering it is a call in Python, entering its lock is not.
@@ -131,5 +133,9 @@ class AckFuture(Future[PubAck]):
                     watcher.add_result(self)
                 else:
                     watcher.add_exception(self)
-        if self._callbacks is not None:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+        for callback in self._callbacks or ():
+            try:
+                callback(self)
+            except BaseException as failure:
+                # SystemExit too: it would end the loop, and with it the connection, in silence.
+                report_failure(self._desk.loop, "callback of a publisher's future raised", failure)

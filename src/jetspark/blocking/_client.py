@@ -32,16 +32,16 @@ from jetspark.blocking._threads import ThreadWaiters
 from jetspark.blocking.message import Message, Msg
 from jetspark.blocking.subscribe import ThreadPushSubscription
 from jetspark.connecting import Connection
-from jetspark.connection.events import CallbackFailed
+from jetspark.connection.core import volatile
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import JetsparkError, OutboundBufferFull, RequestTimeout
 from jetspark.jetstream.flow_sink import FlowSink
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from jetspark.blocking._engine import Engine
+    from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.connection.options import ConnectOptions
 
 # A publishing thread lets the loop catch up after so many bytes: often enough to bound what is unsent, and
@@ -81,7 +81,8 @@ class ThreadSubscription(Subscription):
             if not done.done():
                 done.set_result(None)
 
-        def work() -> None:
+        def work(_held: object = self.connection.held()) -> None:
+            # Held: a connection whose callbacks run is in use.
             self._work(callback)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
                 loop.call_soon_threadsafe(finish)
@@ -145,8 +146,9 @@ class ThreadSubscription(Subscription):
             for message in self.read():
                 try:
                     callback(message)
-                except Exception as error:
-                    self.client._emit(CallbackFailed(self.subject, error))
+                except BaseException as error:
+                    # SystemExit too: Python would end the thread, and with it the subscription, in silence.
+                    self._failed(error)
 
 
 class EngineConnection(Connection):
@@ -161,10 +163,15 @@ class EngineConnection(Connection):
     _push_subscription_class = ThreadPushSubscription
 
     def __init__(
-        self, engine: Engine, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None
+        self,
+        engine: EngineLoop,
+        options: ConnectOptions,
+        jetstream_defaults: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(options, jetstream_defaults)
         self._message_class = Msg
+        # What user code holds of the engine, while it holds any.
+        self.held: Callable[[], Engine | None] = lambda: None
         self.engine = engine
         self.pid = engine.pid
         self._thread = get_ident()
@@ -175,6 +182,9 @@ class EngineConnection(Connection):
         self._outbox_lock = threading.Lock()
         # Bytes published by threads since one of them last waited for the loop.
         self._unyielded = 0
+
+    def __del__(self) -> None:
+        """Nothing: the facade tells of a connection that was never closed."""
 
     def give_way(self) -> None:
         """For threads, after publishing: wait for the loop when much was published, and for a slow server."""
@@ -193,6 +203,17 @@ class EngineConnection(Connection):
             total = self._out_size + self._outbox_size + size
             if total > self.options.reconnect_buffer_size:
                 raise OutboundBufferFull(total, self.options.reconnect_buffer_size)
+        self._leave(pieces, size)
+
+    def _send_once(self, commands: bytes, count: int = 1) -> None:
+        if get_ident() == self._thread:
+            self.collect()
+            super()._send_once(commands, count)
+        else:
+            self._leave((volatile(commands),), len(commands))
+
+    def _leave(self, pieces: tuple[bytes, ...], size: int) -> None:
+        """In a thread: leave one whole publish for the loop."""
         with self._outbox_lock:
             self._outbox += pieces
             self._outbox_size += size
@@ -222,6 +243,9 @@ class EngineConnection(Connection):
         self._stats.out_msgs += count
         self._flush_out()
 
+    def _gather(self) -> None:
+        self.collect()
+
     def _command(self, command: bytes) -> None:
         self.collect()
         super()._command(command)
@@ -229,6 +253,12 @@ class EngineConnection(Connection):
     def _flush_out(self, *, even_if_behind: bool = False) -> None:
         self.collect()
         super()._flush_out(even_if_behind=even_if_behind)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes published that have not left the process."""
+        waiting = self._out_size + self._outbox_size
+        return waiting + (self._link.unsent if self._link is not None else 0)
 
     def _check_open(self) -> None:
         if self._closed or self._closing:
@@ -255,8 +285,11 @@ class EngineConnection(Connection):
             elif isinstance(sink, PushedToThreads) and sink.worker is caller:
                 sink.detached = True
 
-    def detach_reader(self) -> None:
-        """Nor may anybody wait for the thread that drains the connection, if it reads from a consume."""
-        for sink in list(self._sinks.values()):
-            if isinstance(sink, FlowSink):
-                sink.takers = sink.takers - {threading.current_thread()}
+    def detach_reader(self, caller: threading.Thread) -> None:
+        """Nor may anybody wait for the thread that drains the connection, if it reads from something.
+
+        To be called in the loop, which changes the set of drained sinks at any time.
+        """
+        for sink in [*self._sinks.values(), *self._drained_sinks]:
+            if isinstance(sink, FlowSink | Subscription):
+                sink.takers.remove(caller)

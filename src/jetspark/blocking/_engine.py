@@ -11,6 +11,10 @@ never got to start, fails with :class:`ConnectionClosed`.
 
 A fork copies locks in any state and no thread, so a child touches nothing here but the owner's pid, which
 is looked at first in every call.
+
+The thread holds the :class:`EngineLoop`, and so does the connection that lives in it. Facades hold the
+:class:`Engine`. So when user code has dropped the last of them, the Engine is collected, and with it whoever
+was asked to be told (see ``connection.py``): a thread must not keep a connection open that nobody can use.
 """
 
 from __future__ import annotations
@@ -21,12 +25,16 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from jetspark._log import get_logger
 from jetspark.blocking import _process
 from jetspark.blocking._threads import take
+from jetspark.connection.listening import report_failure
 from jetspark.errors import ConnectionClosed, JetsparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+logger = get_logger("blocking")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +43,24 @@ T = TypeVar("T")
 def closed_error() -> ConnectionClosed:
     """What every call after ``close`` gets."""
     return ConnectionClosed("the connection is closed; open a new one with jetspark.blocking.connect()")
+
+
+def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The loop's exception handler. As asyncio's own, but in our log: the program knows of no loop."""
+    rest = "".join(
+        f"\n{key}: {value!r}" for key, value in context.items() if key not in ("message", "exception")
+    )
+    logger.error("%s%s", context["message"], rest, exc_info=context.get("exception"))
+
+
+async def _unattended(function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run what nobody waits for. A connection that is lost or closed has cleaned up already."""
+    try:
+        await function()
+    except JetsparkError as error:
+        logger.debug("cleaning up ended by %s", error)
+    except Exception as error:
+        report_failure(asyncio.get_running_loop(), "cleaning up failed", error)
 
 
 class _Call(Generic[T]):
@@ -51,14 +77,14 @@ class _Call(Generic[T]):
         self.value: T | None = None
         self.error: BaseException | None = None
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: EngineLoop) -> None:
         if engine.is_stopped or self._cancelled:
             engine._calls.discard(self)
             self.abandon()
         else:
             self._task = asyncio.get_running_loop().create_task(self._run(engine))
 
-    async def _run(self, engine: Engine) -> None:
+    async def _run(self, engine: EngineLoop) -> None:
         # The caller is woken from here and not by a callback of the task: that would be a loop turn later.
         try:
             self.value = await self._make()
@@ -82,7 +108,7 @@ class _Call(Generic[T]):
         self.done.release()
 
 
-class Engine:
+class EngineLoop:
     """An event loop in a thread of its own."""
 
     def __init__(self, name: str = "jetspark-engine") -> None:
@@ -121,7 +147,7 @@ class Engine:
     def spawn(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Start it in the loop and wait for nothing; may be called by any thread, also by the loop's."""
         if self.pid == _process.pid and not self._stopped:
-            call = _Call(function)
+            call = _Call(functools.partial(_unattended, function))
             self._calls.add(call)  # keeps it alive
             self._signal(functools.partial(call.start, self))
 
@@ -156,6 +182,19 @@ class Engine:
         self._signal(self._stop.set)
         if thread is not threading.current_thread():
             thread.join()
+
+    def leave(self, last: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run ``last`` in the loop, then end it. Waits for nothing: finalizers in any thread may call it."""
+
+        async def end() -> None:
+            try:
+                await last()
+            finally:
+                self._stopped = True
+                assert self._stop is not None
+                self._stop.set()
+
+        self.spawn(end)
 
     def _submit(self, call: _Call[Any]) -> None:
         if self._thread is threading.current_thread():
@@ -195,6 +234,47 @@ class Engine:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_log_failure)
         self._stop = asyncio.Event()
         self._ready.set()
         await self._stop.wait()
+
+
+class Engine:
+    """What facades hold of the loop: it goes when the last of them goes."""
+
+    def __init__(self) -> None:
+        self.loop = EngineLoop()
+        #: The facade of the connection, which lives as long as anything that was made of it.
+        self.connection: object = None
+
+    @property
+    def pid(self) -> int:
+        """The process that it works for."""
+        return self.loop.pid
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a forked child of the process that the engine runs in."""
+        return self.loop.is_foreign
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it takes no more calls."""
+        return self.loop.is_stopped
+
+    def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See :meth:`EngineLoop.run`."""
+        return self.loop.run(function, *args, **kwargs)
+
+    def finish(self, function: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
+        """See :meth:`EngineLoop.finish`."""
+        return self.loop.finish(function, timeout)
+
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """See :meth:`EngineLoop.spawn`."""
+        self.loop.spawn(function)
+
+    def stop(self) -> None:
+        """See :meth:`EngineLoop.stop`."""
+        self.loop.stop()

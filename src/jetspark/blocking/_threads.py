@@ -108,9 +108,9 @@ class ListenerThread:
         while (event := self._queue.get()) is not None:
             try:
                 self._listener(event)
-            except Exception:
+            except BaseException:  # SystemExit too, which would end the thread in silence
                 name = type(event).__name__
-                logger.exception("the listener raised on %s", name, extra=fields(event=name))
+                logger.exception("listener of the connection raised on %s", name, extra=fields(event=name))
 
 
 class Courier:
@@ -150,5 +150,5 @@ class Courier:
         while (item := self._queue.get()) is not None:
             try:
                 self._function(item)
-            except Exception:
-                logger.exception("the %s raised", self._what)
+            except BaseException:  # SystemExit too, which would end the thread in silence
+                logger.exception("%s raised on %s", self._what, type(item).__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from jetspark._secret import hides_locals
 from jetspark.blocking._client import EngineConnection
-from jetspark.blocking._engine import Engine
+from jetspark.blocking._engine import Engine, EngineLoop
 from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by
 from jetspark.blocking._threads import ListenerThread
@@ -37,6 +38,7 @@ Listener = Callable[[Event], None]
         "must not. Calling from a thread that runs an event loop works, but blocks that loop."
     ),
 )
+@hides_locals
 def connect(
     servers: Servers | None = None,
     *,
@@ -121,7 +123,7 @@ def connect(
         events.append(ListenerThread(listener))
     engine = Engine()
     try:
-        client = engine.run(_open, engine, connecting)
+        client = engine.run(_open, engine.loop, connecting)
     except BaseException:
         engine.stop()
         for thread in events:
@@ -133,7 +135,7 @@ def connect(
     return connection
 
 
-async def _open(engine: Engine, connecting: Connecting) -> EngineConnection:
+async def _open(engine: EngineLoop, connecting: Connecting) -> EngineConnection:
     return await connecting._start(
         EngineConnection(engine, connecting._options, connecting._jetstream_options)
     )

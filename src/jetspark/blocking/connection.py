@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import threading
 import time
+import warnings
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from jetspark._log import get_logger
 from jetspark.blocking import _process
+from jetspark.blocking._engine import closed_error
 from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.jetstream import JetStream
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.blocking._client import EngineConnection, ThreadSubscription
-    from jetspark.blocking._engine import Engine
+    from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.blocking._threads import ListenerThread
     from jetspark.blocking.message import Msg
     from jetspark.connection.core import HeadersLike
     from jetspark.connection.statistics import Statistics
     from jetspark.wire.info import ServerInfo
+
+logger = get_logger("blocking")
 
 # How long the interpreter's exit may be held up by connections that were never closed.
 _EXIT_GRACE = 2.0
@@ -53,8 +59,12 @@ class Connection:
         self._engine = engine
         self._client = client
         self._listener = listener
-        client._message_owner = self
+        engine.connection = self
+        client.held = weakref.ref(engine)
+        client._message_owner = _MessageOwner(self)
         _open_connections.add(self)
+        self._finalizer = weakref.finalize(self, _dropped, engine.loop, client, listener)
+        self._finalizer.atexit = False
 
     # State
 
@@ -246,16 +256,16 @@ class Connection:
         if self._engine.is_stopped:
             return
         self._client.detach_caller()
-        self._client.detach_reader()
         try:
-            ours = self._engine.run(self._drain)
+            ours = self._engine.run(self._drain, threading.current_thread())
         except JetsparkError:
             self._shut_down()
             raise
         if ours:
             self._shut_down()
 
-    async def _drain(self) -> bool:
+    async def _drain(self, caller: threading.Thread) -> bool:
+        self._client.detach_reader(caller)
         if self._client.is_draining:
             return False  # another thread's drain, which is not over
         await self._client.drain()
@@ -274,6 +284,7 @@ class Connection:
         self._shut_down()
 
     def _shut_down(self) -> None:
+        self._finalizer.detach()
         self._engine.stop()
         _open_connections.discard(self)
         grace = self._client.options.connect_timeout
@@ -297,6 +308,42 @@ class Connection:
         self.close()
 
 
+class _MessageOwner:
+    """What core messages answer through. A message does not keep its connection open."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._client = connection._client
+        self._connection = weakref.ref(connection)
+
+    def publish(self, subject: str, payload: bytes, *, headers: HeadersLike | None) -> None:
+        """Of the facade, with whatever observes it."""
+        connection = self._connection()
+        if connection is None:
+            raise closed_error()
+        connection.publish(subject, payload, headers=headers)
+
+
+def _dropped(engine: EngineLoop, client: EngineConnection, listener: ListenerThread | None) -> None:
+    """User code holds nothing of the connection any more, and has not closed it."""
+    if engine.is_foreign or engine.is_stopped:
+        return
+    was_open, where = not client.is_closed, client.connected_url or ", ".join(client.servers)
+
+    async def leave() -> None:
+        await client.close()
+        if listener is not None:
+            listener.stop(0.0)
+
+    engine.leave(leave)
+    if was_open:
+        name = f" {client.options.name!r}" if client.options.name else ""
+        warnings.warn(
+            f"unclosed blocking connection{name} to {where}: call close(), or use it in a with statement",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
 _open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
@@ -316,6 +363,12 @@ def _close_at_exit() -> None:
 async def _leave(client: EngineConnection, grace: float) -> None:
     # Closing while the server still sends (acks, say) may make TCP throw away what it has not read of ours.
     # Its PONG says that it has; the close itself gets the rest of the time.
-    with contextlib.suppress(JetsparkError, TimeoutError):
+    try:
         await asyncio.wait_for(client.flush(), grace * 0.75)
+    except (JetsparkError, TimeoutError):
+        if client.unsent:
+            logger.warning(
+                "the process ends before about %d bytes that it published were sent to the server",
+                client.unsent,
+            )
     await client.close()

@@ -36,7 +36,6 @@ class ConsumeBase(Facade[A]):
     def __init__(self, engine: Engine, target: A, errors: Courier | None) -> None:
         super().__init__(engine, target)
         self._errors = errors
-        self._readers_lock = threading.Lock()
 
     @property
     @documented_by(AsyncConsumeBase.closed)
@@ -96,22 +95,18 @@ class ConsumeBase(Facade[A]):
         elif not self._engine.is_foreign:
             # It has ended by itself; what nobody has read is dropped here too.
             sink.runs.clear()
-            with self._readers_lock:
-                self._target._nobody_reads()
+            sink.takers.clear()
 
     def _read(self, sink: ReadByThreads) -> None:
         """This thread takes messages from now on."""
-        reader = threading.current_thread()
-        # A forked child must not touch the lock, which a thread that it does not have may hold.
-        if reader not in sink.takers and not self._engine.is_foreign:
-            with self._readers_lock:
-                self._target._reads(sink, reader)
+        # A forked child must not touch the lock in there, which a thread that it does not have may hold.
+        if not self._engine.is_foreign:
+            sink.takers.add(threading.current_thread())
 
     def _has_read(self, sink: ReadByThreads) -> None:
         """It has met the end."""
         if not self._engine.is_foreign:
-            with self._readers_lock:
-                self._target._has_read(sink, threading.current_thread())
+            sink.takers.remove(threading.current_thread())
 
     def _raise_end(self, sink: ReadByThreads) -> None:
         self._has_read(sink)
@@ -173,6 +168,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
     def __init__(self, engine: Engine, target: AsyncConsumeCallback, errors: Courier | None) -> None:
         super().__init__(engine, target, errors)
         self._threads: list[threading.Thread] = []
+        self._ending = threading.Lock()
 
     async def _open(self) -> None:
         await super()._open()
@@ -185,8 +181,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         for thread in self._threads:
             self._client.add_worker(thread)
             thread.start()
-            with self._readers_lock:
-                self._target._reads(sink, thread)
+            sink.takers.add(thread)
 
     @documented_by(AsyncConsumeCallback.stop)
     def stop(self) -> None:
@@ -212,6 +207,9 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         for message in chain.from_iterable(sink.parts()):
             try:
                 callback(message)
-            except Exception as error:
+            except BaseException as error:
+                # SystemExit too: Python would end the thread, and with it the consuming, in silence.
                 self._target._failed(error, cast("Any", message))
+        with self._ending:
+            self._target._worker_ends(sink)
         self._has_read(sink)

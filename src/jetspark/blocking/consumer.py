@@ -75,7 +75,7 @@ class Consumer(Facade[AsyncConsumer]):
         note=(
             "What ends it early (consumer deleted, missed heartbeats, a limit of the consumer) leaves the\n"
             "messages that came before it: they are returned with ``batch.error`` set; without any it is\n"
-            "raised. Ctrl-C loses no message: the next fetch has them."
+            "raised. Ctrl-C loses no message: the next fetch has them (see ``next`` for the exception)."
         ),
     )
     def fetch(
@@ -231,7 +231,11 @@ class Consumer(Facade[AsyncConsumer]):
     ) -> Consume | ConsumeBatches | ConsumeCallback:
         check_plain("callback", callback)
         check_plain("on_error", on_error)
-        errors = Courier(on_error, "error listener") if callable(on_error) else None
+        errors = (
+            Courier(on_error, f"on_error of consumer {self.name!r} of stream {self.stream_name!r}")
+            if callable(on_error)
+            else None
+        )
         options: dict[str, Any] = {
             "max_messages": max_messages,
             "max_bytes": max_bytes,

@@ -13,7 +13,7 @@ from jetspark.errors import ConnectionClosed
 from jetspark.jetstream.fast_flow import State
 from jetspark.jetstream.fast_ingest import FastIngest as AsyncFastIngest
 from jetspark.jetstream.publish import publish_headers
-from jetspark.wire.headers import encode_headers
+from jetspark.wire.headers import HeaderBlock, encode_headers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,7 +40,7 @@ class ThreadFastIngest(AsyncFastIngest):
             cast("EngineConnection", self.client).collect()
             super()._send(operation)
 
-    async def make_room(self, subject: str, data: bytes, block: bytes | None) -> int:
+    async def make_room(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
         """Begin the batch with this message, whose number is returned, or wait for room and return 0."""
         flow = self._flow
         if flow.sent < flow.limit:
@@ -121,7 +121,7 @@ class FastIngest(Facade[ThreadFastIngest]):
         target, client = self._target, self._client
         if client.pid != _process.pid:
             raise _process.forked(client.pid)
-        block: bytes | None = None
+        block: HeaderBlock | None = None
         if (
             headers is not None
             or msg_id is not None

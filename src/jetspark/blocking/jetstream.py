@@ -204,7 +204,11 @@ class JetStream(Facade[AsyncJetStream]):
     ) -> PushSubscription:
         check_plain("callback", callback)
         check_plain("on_error", on_error)
-        errors = Courier(on_error, "error listener") if callable(on_error) else None
+        errors = (
+            Courier(on_error, f"on_error of the push subscription to {subject!r}")
+            if callable(on_error)
+            else None
+        )
         target = self._run(
             self._target.subscribe,
             subject,
@@ -332,7 +336,7 @@ class JetStream(Facade[AsyncJetStream]):
         timeout: float | None = None,
     ) -> FastIngest:
         check_plain("on_gap", on_gap)
-        gaps = Courier(on_gap, "on_gap function") if callable(on_gap) else None
+        gaps = Courier(on_gap, "on_gap of a fast-ingest batch") if callable(on_gap) else None
         target = ThreadFastIngest(
             self._client,
             gap=gap,

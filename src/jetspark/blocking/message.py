@@ -19,19 +19,13 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from jetspark.blocking._client import EngineConnection
-    from jetspark.blocking._engine import Engine
-    from jetspark.blocking.connection import Connection
+    from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.jetstream.fetch import Fetch, Stash
     from jetspark.wire.headers import Headers
 
 
 @mirrors(AsyncMsg)
 class Msg(MsgBase, eq=False, gc=False):
-    @property
-    def _client(self) -> Connection:
-        client: Connection = self._owner
-        return client
-
     @documented_by(AsyncMsg.respond)
     def respond(
         self,
@@ -39,7 +33,7 @@ class Msg(MsgBase, eq=False, gc=False):
         *,
         headers: Headers | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
-        self._client.publish(self._reply_subject(), data, headers=headers)
+        self._owner.publish(self._reply_subject(), data, headers=headers)
 
 
 @mirrors(AsyncMessage, note="Any thread may ack it. Acks are sent in batches, without waiting for each.")
@@ -103,7 +97,7 @@ class MessageBatch(list[Message]):
 
 
 def take_batch(
-    engine: Engine, fetch: Callable[[], Awaitable[AsyncMessageBatch]], stash: Stash
+    engine: Engine | EngineLoop, fetch: Callable[[], Awaitable[AsyncMessageBatch]], stash: Stash
 ) -> MessageBatch:
     """The result of a fetch in the loop. An interrupt (Ctrl-C) at any moment leaves it in the stash."""
     batch = MessageBatch()

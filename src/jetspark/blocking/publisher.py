@@ -1,14 +1,16 @@
 """The pipelined publisher, for threads.
 
-The calling thread checks, encodes and registers the message, and leaves it in the connection's outbox; the
-loop sends what has gathered there, and settles the futures of all acks of a received chunk together. So no
-message costs a hop between threads.
+The calling thread checks and encodes the message, notes it under a lock and leaves it in the connection's
+outbox; the loop sends what has gathered there, and settles the futures of all acks of a received chunk
+together. So no message costs a hop between threads.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._acks import AckDesk, AckFuture
@@ -17,13 +19,11 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
-from jetspark.jetstream.publish import publish_headers
 from jetspark.jetstream.publisher import Publisher as AsyncPublisher
-from jetspark.jetstream.publisher_acks import LARGE
-from jetspark.wire.headers import encode_headers
+from jetspark.jetstream.publisher import encode_options
+from jetspark.jetstream.publisher_stats import PublisherFull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -38,16 +38,35 @@ if TYPE_CHECKING:
 
 
 class ThreadPublisher(AsyncPublisher):
-    """The loop's side: the async publisher, which wakes threads too."""
+    """The loop's side: the async publisher, which wakes threads too.
+
+    Threads take messages in, under the guard; everything else happens in the loop's thread. So each message
+    is settled once, by the loop.
+    """
 
     def __init__(self, client: EngineConnection, *, window: int, ack_timeout: float, retry: bool) -> None:
         super().__init__(client, window=window, ack_timeout=ack_timeout, retry=retry)
         self.desk = AckDesk(client)
         self.blocked = ThreadWaiters()
+        # Reentrant, because a collected object's finalizer may publish in the thread that holds it.
+        self._guard = threading.RLock()
+        self._new_future = functools.partial(AckFuture, self.desk)
 
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
-        return not (self._full and self._open)
+        return not (self._flow.full and self._open)
+
+    def take(self, subject: str, data: bytes, block: bytes | None, msg_id: str | None) -> Future[PubAck]:
+        """In a thread: take a message."""
+        with self._guard:
+            return cast("Future[PubAck]", self._submit(subject, data, block, msg_id))
+
+    def _send_due_soon(self) -> None:
+        # In a thread, which may not settle anything.
+        self.client._loop.call_soon_threadsafe(self._send_due)
+
+    def _why_closed(self) -> str:
+        return super()._why_closed().replace("async with", "with")
 
     def _wake(self) -> None:
         super()._wake()
@@ -69,7 +88,6 @@ class Publisher(Facade[ThreadPublisher]):
     def __init__(self, engine: Engine, target: ThreadPublisher) -> None:
         super().__init__(engine, target)
         self._client = cast("EngineConnection", target.client)
-        self._lock = threading.Lock()
 
     @property
     @documented_by(AsyncPublisher.pending)
@@ -110,57 +128,49 @@ class Publisher(Facade[ThreadPublisher]):
         schedule: Schedule | None = None,
     ) -> Future[PubAck]:
         target, client = self._target, self._client
-        if client.pid != _process.pid:
-            raise _process.forked(client.pid)
-        while not target.has_room():
-            target.blocked.wait(target.has_room)
-        block: bytes | None = None
-        if (
-            headers is not None
-            or msg_id is not None
-            or expect is not None
-            or ttl is not None
-            or schedule is not None
-        ):
-            typed = publish_headers(
-                headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
-            )
-            block = None if typed is None else encode_headers(typed)
-        try:
-            return self._send(subject, data, block, msg_id)
-        except OutboundBufferFull as full:
-            self._run(target._wait_connected, full)
-            return self._send(subject, data, block, msg_id)
-
-    def _send(self, subject: str, data: bytes, block: bytes | None, msg_id: str | None) -> Future[PubAck]:
-        target, client = self._target, self._client
-        pending = target._pending
-        future = AckFuture(target.desk)
-        serial = target._reserve(1)
-        with self._lock:
-            target._stats.published += 1
-            if type(data) is bytes and len(data) > LARGE:
-                target._note_large(serial, len(data))
-        again = (data, block) if target._retry and target._may_resend(msg_id, block) else None
-        # Before it is sent: the ack may come at once, in the other thread.
-        pending[serial] = cast("Any", (future, subject, 0, again))
-        try:
-            # Only now: a publisher that closes after this finds the message and fails it.
-            if not target._open:
-                raise ConnectionClosed(target._why_closed().replace("async with", "with"))
-            client._pub(subject, data, f"{target._base}{serial}", block, own_reply=True)
-        except BaseException:
-            pending.pop(serial, None)
-            with self._lock:
-                target._stats.published -= 1
-                target._large_sent -= target._large.pop(serial, 0)
-            raise
+        block = self._encode(headers, msg_id, expect, ttl, schedule, subject)
         client.give_way()
-        return future
+        while True:
+            try:
+                return target.take(subject, data, block, msg_id)
+            except PublisherFull:
+                target.blocked.wait(target.has_room)
+            except OutboundBufferFull as full:
+                self._run(target._wait_connected, full)
+
+    @documented_by(AsyncPublisher.publish_nowait)
+    def publish_nowait(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        schedule: Schedule | None = None,
+    ) -> Future[PubAck]:
+        block = self._encode(headers, msg_id, expect, ttl, schedule, subject)
+        return self._target.take(subject, data, block, msg_id)
+
+    def _encode(
+        self,
+        headers: HeadersLike | None,
+        msg_id: str | None,
+        expect: Expect | None,
+        ttl: float | str | None,
+        schedule: Schedule | None,
+        subject: str,
+    ) -> bytes | None:
+        if self._client.pid != _process.pid:
+            raise _process.forked(self._client.pid)
+        return encode_options(headers, msg_id, expect, ttl, schedule, subject)
 
     @documented_by(AsyncPublisher.publish_many)
     def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
-        return self._run(self._target.publish_many, list(messages))
+        # What makes them runs in the caller's thread.
+        made = list(messages) if isinstance(messages, Iterable) else messages
+        return self._run(self._target.publish_many, made)
 
     def _publish_columns(self, columns: Columns) -> AckBatch:
         return self._run(self._target._publish_columns, columns)

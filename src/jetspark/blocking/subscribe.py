@@ -40,6 +40,9 @@ class ThreadPushSubscription(AsyncPushSubscription):
         # A callback that drains its own subscription can't be waited for.
         await super()._drain(self._runner if self.sink.detached else asker)
 
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        await super()._drain_all(self._runner if self.sink.detached else asker)
+
     async def _run_callback(self, callback: Any) -> None:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -48,7 +51,8 @@ class ThreadPushSubscription(AsyncPushSubscription):
             if not done.done():
                 done.set_result(None)
 
-        def work() -> None:
+        def work(_held: object = cast("EngineConnection", self._client).held()) -> None:
+            # Held: a connection whose callbacks run is in use.
             self._work(callback)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
                 loop.call_soon_threadsafe(finish)
@@ -74,7 +78,8 @@ class ThreadPushSubscription(AsyncPushSubscription):
                 callback(message)
                 if self._auto_ack:
                     message.ack()
-            except Exception as error:
+            except BaseException as error:
+                # SystemExit too: Python would end the thread, and with it the subscription, in silence.
                 self._failed(error, message)
 
 
@@ -158,6 +163,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
 
     def __next__(self) -> Message:
         self._check_reader()
+        self._target.sink.takers.add(threading.current_thread())
         message: Message | None = self._target.sink.take()
         if message is None:
             self._came_to_end()
@@ -167,6 +173,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
     @documented_by(AsyncPushSubscription.next)
     def next(self, timeout: float | None = None) -> Message:
         self._check_reader()
+        self._target.sink.takers.add(threading.current_thread())
         seconds = self._target._client.options.request_timeout if timeout is None else timeout
         try:
             message: Message | None = self._target.sink.take(time.monotonic() + seconds)
@@ -202,6 +209,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
             self._run(self._target.drain)
 
     def _parts(self) -> Iterator[Any]:
+        self._target.sink.takers.add(threading.current_thread())
         yield from self._target.sink.parts()
         self._came_to_end()
 
@@ -209,6 +217,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
         """Everything was handed out: raise what ended it, and let the consumer be deleted if that is due."""
         if not self._engine.is_stopped:
             self._engine.spawn(self._delete_late)
+        self._target.sink.takers.remove(threading.current_thread())
         error = self._target._end()
         if error is not None:
             raise error

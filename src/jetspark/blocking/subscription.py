@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -76,12 +77,23 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Msg]:
         self._check_reader()
-        return self._sink.read()
+        return self._read()
+
+    def _read(self) -> Iterator[Msg]:
+        takers, reader = self._sink.takers, threading.current_thread()
+        takers.add(reader)
+        try:
+            yield from self._sink.read()
+        finally:
+            if not self._engine.is_foreign:
+                takers.remove(reader)
 
     def __next__(self) -> Msg:
         self._check_reader()
+        self._sink.takers.add(threading.current_thread())
         message = self._sink.read_one(None)
         if message is None:
+            self._sink.takers.remove(threading.current_thread())
             raise StopIteration
         return message
 

@@ -8,8 +8,11 @@ files hand out rotated secrets without a restart. Rules that hold throughout thi
 * errors name the option or the path and the remedy, never content. Where a library's exception would
   carry content (``JSONDecodeError.doc``, ``UnicodeDecodeError.object``), ours is raised after the
   ``except`` block has ended, so that neither ``__cause__`` nor ``__context__`` refers to it;
-* what can be known to be wrong before connecting (expired JWT, mistyped seed, seed of another user) is
-  refused here, because all the server says is "Authorization Violation".
+* functions that others call are decorated with :func:`~jetspark._secret.hides_locals`: raw text stands in
+  the locals of this file's frames, and a traceback keeps its frames;
+* what can be known to be wrong before connecting (mistyped seed, seed of another user) is refused here,
+  because all the server says is "Authorization Violation". Whether a JWT has expired is the server's to
+  say: this machine's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from jetspark._secret import Secret
+from jetspark._secret import Secret, hides_locals
 from jetspark.errors import AuthorizationError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -89,6 +92,7 @@ class UserPassword:
         self._user = _Source("user", user)
         self._password = None if password is None else _Source("password", password)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         fields = {"user": self._user.get()}
         if self._password is not None:
@@ -107,6 +111,7 @@ class Token:
     def __init__(self, token: SecretSource) -> None:
         self._token = _Source("token", token)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         return {"auth_token": self._token.get()}
 
@@ -125,6 +130,7 @@ class NKey:
     def __init__(self, nkey: PathOrSecret) -> None:
         self._seed, self._origin = _seed_reader(nkey)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         public, signature = _sign(self._seed(), _require_nonce(nonce, "nkey"), self._origin)
         return {"nkey": public, "sig": signature}
@@ -145,6 +151,7 @@ class JWT:
         if nkey is not None:
             self._seed, self._origin = _seed_reader(nkey)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         seed = None if self._seed is None else self._seed()
         return _jwt_fields(self._jwt.get().strip(), seed, nonce, "jwt", self._origin)
@@ -161,6 +168,7 @@ class CredsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.expanduser(os.fspath(path))
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         origin = f"creds={show_path(self.path)}"
         return _creds_fields(_read_text(self.path, "creds"), nonce, origin)
@@ -177,6 +185,7 @@ class CredsText:
     def __init__(self, text: SecretText) -> None:
         self._text = text if isinstance(text, Secret) else Secret(text)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         return _creds_fields(self._text.reveal(), nonce, "creds")
 
@@ -193,6 +202,7 @@ class CallableAuth:
         # In a closure: a functools.partial would print the secrets bound to it.
         self._call: AuthCallable = lambda nonce: function(nonce)
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         try:
             fields = self._call(nonce)
@@ -218,6 +228,7 @@ class Combined:
     def __init__(self, *parts: Authenticator) -> None:
         self._parts = parts
 
+    @hides_locals
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for part in self._parts:
@@ -228,6 +239,7 @@ class Combined:
         return f"Combined({', '.join(map(repr, self._parts))})"
 
 
+@hides_locals
 def build_authenticator(
     *,
     user: SecretSource | None = None,
@@ -295,9 +307,22 @@ def url_authenticator(url: ServerURL) -> Authenticator | None:
     return None if url.token is None else Token(url.token)
 
 
+@hides_locals
 def jwt_expiry(jwt: SecretText) -> float | None:
     """When a JWT expires, in seconds since the epoch (compare with ``time.time()``); ``None`` for never."""
     return _expiry(_claims(jwt.reveal() if isinstance(jwt, Secret) else jwt, "jwt"))
+
+
+def expiry_note(fields: Mapping[str, Any]) -> str:
+    """For the error of a refused CONNECT: that the JWT in its fields has expired, by this machine's clock."""
+    try:
+        expiry = jwt_expiry(fields["jwt"])
+        if expiry is None or expiry > time.time():
+            return ""
+        when = datetime.fromtimestamp(expiry, UTC).isoformat(timespec="seconds")
+    except Exception:  # no JWT, or one of an auth function's own making
+        return ""
+    return f"the user JWT expired at {when} by this machine's clock: get new credentials"
 
 
 # --- options -----------------------------------------------------------------------------------------
@@ -492,10 +517,6 @@ def _jwt_fields(
     jwt: str, seed: str | None, nonce: str | None, origin: str, seed_origin: str
 ) -> dict[str, Any]:
     claims = _claims(jwt, origin)
-    expiry = _expiry(claims)
-    if expiry is not None and expiry <= time.time():
-        when = datetime.fromtimestamp(expiry, UTC).isoformat(timespec="seconds")
-        raise AuthorizationError(f"the user JWT in {origin} expired at {when}: get new credentials")
     if seed is None:
         nats = claims.get("nats")
         if not isinstance(nats, dict) or nats.get("bearer_token") is not True:

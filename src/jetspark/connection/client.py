@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.core import FLUSH_AT, ConnectionCore, HeadersLike
+from jetspark.connection.events import CallbackFailed
+from jetspark.connection.listening import report_failure
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.options import check_timeout
 from jetspark.connection.requests import RequestInbox, is_no_responders
@@ -104,7 +107,6 @@ class Connection(ConnectionCore):
     def stats(self) -> Statistics:
         """Counters since the connection was made."""
         stats = self._stats.copy()
-        stats.out_msgs += sum(sink.uncounted for sink in list(self._sinks.values()))
         link = self._link
         if link is not None:
             stats.in_bytes += link.bytes_in
@@ -113,6 +115,16 @@ class Connection(ConnectionCore):
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self.connected_url or "reconnecting")
         return f"Connection({state})"
+
+    def __del__(self) -> None:
+        # Only when its loop is gone: until then the loop holds it.
+        if getattr(self, "_link", None) is not None and not self._closed:
+            warnings.warn(
+                f"unclosed connection to {self.connected_url}: call close(), or use 'async with'",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     # Publish
 
@@ -129,6 +141,7 @@ class Connection(ConnectionCore):
         While disconnected it is kept and sent after the reconnect, up to ``reconnect_buffer_size`` bytes
         (:class:`OutboundBufferFull` past that). Waits when the server reads more slowly than you write.
         """
+        self._check_loop()
         self._pub(subject, payload, reply, headers)
         if self._out_size >= FLUSH_AT:
             await self._give_way()
@@ -148,7 +161,9 @@ class Connection(ConnectionCore):
         """Subscribe to a subject; wildcards ``*`` and ``>`` are allowed.
 
         ``queue``: share the messages with the other members of this queue group. ``callback``: a function,
-        async or not, called with each message in order; without it, iterate the subscription.
+        async or not, called with each message in order; without it, iterate the subscription. What it raises
+        is reported with its traceback, on stderr unless logging is set up, and the listener gets
+        :class:`CallbackFailed`; the next message follows.
         ``max_messages``: end after so many (0: never). ``pending_*_limit``: how much may be buffered before
         the newest messages are dropped (defaults 524,288 messages and 128 MiB; 0: no limit).
         """
@@ -275,12 +290,15 @@ class Connection(ConnectionCore):
     async def drain(self) -> None:
         """Stop receiving, let user code finish what has arrived, send everything, then close.
 
-        Callbacks, and loops over a ``consume``, have ``drain_timeout`` seconds to finish
-        (:class:`DrainTimeout` after that, the connection is closed all the same). A callback or a loop that
-        calls it can't be waited for: what is buffered there is dropped.
+        Callbacks, loops over a subscription or a ``consume``, and the acks of publishers have
+        ``drain_timeout`` seconds (:class:`DrainTimeout` after that, the connection is closed all the same).
+        Then the consumers that ``js.subscribe`` made are deleted; where that fails the listener gets
+        :class:`ConsumerDeleteFailed`. A callback or a loop that calls it can't be waited for: what is
+        buffered there is dropped.
         """
         if self._closed or self._draining:
             return
+        self._check_loop()
         if self._closing:
             await self.close()
             return
@@ -288,7 +306,7 @@ class Connection(ConnectionCore):
         try:
             async with asyncio.timeout(self.options.drain_timeout):
                 caller = asyncio.current_task()  # may be the callback of one of them
-                await asyncio.gather(*(sink._drain(caller) for sink in list(self._sinks.values())))
+                await self._drain_sinks(caller)
                 # While disconnected there is a reason to wait for a server only if something waits for it.
                 if self._link is not None or self._out:
                     await self.flush(self.options.drain_timeout)
@@ -306,6 +324,20 @@ class Connection(ConnectionCore):
             await self.close()
             self._draining = False
 
+    async def _drain_sinks(self, caller: asyncio.Task[Any] | None) -> None:
+        """Drain all of them to their end, whatever becomes of one; then raise the first error of ours.
+
+        Consumers are deleted at that end.
+        """
+        sinks = list({*self._sinks.values(), *self._drained_sinks})
+        results = await asyncio.gather(*(sink._drain(caller) for sink in sinks), return_exceptions=True)
+        for sink, error in zip(sinks, results, strict=True):
+            if error is not None and not isinstance(error, JetsparkError):
+                self._guard.failed(sink, "drain", error)
+        for error in results:
+            if isinstance(error, JetsparkError):
+                raise error
+
     async def close(self) -> None:
         """Send what is buffered, wait until the server has it, and close.
 
@@ -314,6 +346,7 @@ class Connection(ConnectionCore):
         """
         if self._closed:
             return
+        self._check_loop()
         if self._closing:
             if self._close_waiter is not None:
                 await asyncio.shield(self._close_waiter)
@@ -339,6 +372,11 @@ class Connection(ConnectionCore):
         if listening:
             await asyncio.wait(listening, timeout=self.options.connect_timeout)
         await self._end_tasks([*self._callback_tasks, *listening])
+
+    def _callback_failed(self, what: str, subject: str, error: BaseException) -> None:
+        """A callback raised: tell the loop's exception handler, and the listener. Any thread may call it."""
+        report_failure(self._loop, what, error)
+        self._emit(CallbackFailed(subject, error))
 
     @staticmethod
     async def _end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from jetspark._secret import Secret
+from jetspark._secret import Secret, hides_locals
 from jetspark.connection.urls import parse_servers
 from jetspark.errors import InvalidArgument
 
@@ -108,6 +108,7 @@ class NatsContext:
         return {name: value for name, value in options.items() if value is not None}
 
 
+@hides_locals
 def load_context(name: str | None = None) -> NatsContext:
     """Read the context ``name``, or the selected one when ``name`` is ``None``."""
     if name is None:

@@ -22,18 +22,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection import events as ev
+from jetspark.connection.discovery import Discovery
+from jetspark.connection.guarding import FAILURES, Guard
 from jetspark.connection.listening import Listening
+from jetspark.connection.long_lines import find_long_lines
 from jetspark.connection.message import Msg
 from jetspark.connection.pool import PooledServer, ServerPool
 from jetspark.connection.server_errors import parse_violation
 from jetspark.connection.statistics import Statistics
-from jetspark.connection.transport import Link, is_auth_error, open_link
-from jetspark.connection.urls import discovered_urls
+from jetspark.connection.transport import Attempt, Link, is_auth_error, is_line_error, open_link
 from jetspark.errors import (
     AuthorizationError,
     ConnectionClosed,
@@ -60,7 +63,7 @@ from jetspark.wire.commands import (
     split_oversized,
     to_bytes,
 )
-from jetspark.wire.headers import Headers, encode_headers
+from jetspark.wire.headers import HeaderBlock, Headers, encode_headers
 from jetspark.wire.info import ServerInfo
 from jetspark.wire.parser import Err, Event, Factory, Info, Messages, Ping, Pong
 from jetspark.wire.subjects import validate_subject
@@ -77,9 +80,12 @@ _CRLF = b"\r\n"
 _PREFIX_CACHE = 4096
 # More than two: the PONGs of a busy server wait behind megabytes of messages.
 MAX_UNANSWERED = 5
-# Errors that one read of the socket may make events of. Honest servers send one and hang up; a hostile one
-# fits tens of thousands into a read, and each event costs a line of the log and a call of the listener.
+# Errors, and failures of receivers, that one read of the socket may make events of. Honest servers send one
+# error and hang up; a hostile one fits tens of thousands into a read, and each event costs a line of the log
+# and a call of the listener.
 MAX_ERRORS_A_READ = 20
+# Servers that an error names; a cluster may have announced hundreds.
+_NAMED = 5
 
 
 class _Control(bytes):
@@ -88,6 +94,11 @@ class _Control(bytes):
 
 class _More(_Control):
     """One that asks for more of what is coming already: nobody waits for an answer to it."""
+
+
+def volatile(commands: bytes) -> bytes:
+    """Mark commands that must not survive their link."""
+    return _Control(commands)
 
 
 class ConnectionCore:
@@ -107,11 +118,19 @@ class ConnectionCore:
         self._server: PooledServer | None = None
         self._info = ServerInfo()
         self._loop = asyncio.get_running_loop()
+        # Late: what observes a connection wraps _emit.
+        self._guard = Guard(self._loop, lambda event: self._emit(event))
+        self._discovery = Discovery(self._loop, self._pool, self._guard.tell)
+        self._tls_used = False
+        self._lame = False
+        self._line_refused = False  # the server hung up on a long command, and it is not known on which
         self._sinks: dict[str, Sink] = {}
-        self._drained_sinks: set[Sink] = set()  # no longer subscribed, but still read from
+        # No longer subscribed, but still read from by whoever holds them.
+        self._drained_sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
         self._next_sid = 0
         self._out: list[bytes] = []
         self._out_size = 0
+        self._writes = 0  # times that all of _out was handed to the link
         self._flush_scheduled = False
         self._prefixes: dict[str, bytes] = {}
         self._max_payload = self._info.max_payload
@@ -122,12 +141,13 @@ class ConnectionCore:
         self._ping_mark = -1
         self._pong_waits = False
         self._reconnecting: asyncio.Task[None] | None = None
-        self._listening = Listening(options)
+        self._listening = Listening(options, self._loop)
         self._callback_tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._closed = False
         self._draining = False
         self._last_error: JetsparkError | None = None
+        self._lost_at: float | None = None
         self._stats = Statistics()
         self._close_waiter: asyncio.Future[None] | None = None
         # What the parser makes of a message, and what the message speaks through.
@@ -147,13 +167,15 @@ class ConnectionCore:
     ) -> None:
         """Check and buffer one publish. ``own_reply``: the reply is an inbox of ours, no need to check it.
 
-        ``headers`` may be an encoded block, for callers that publish many of the same shape.
+        ``headers`` may be an encoded block, for callers that publish many of the same shape: a
+        ``HeaderBlock``. Other bytes are refused, for nobody has checked them.
         """
         if type(payload) is not bytes:
             payload = to_bytes(payload)
         size = len(payload)
-        prefix = self._prefixes.get(subject)
-        if prefix is None:
+        try:
+            prefix = self._prefixes[subject]
+        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is no str
             prefix = self._remember_prefix(subject)
         if reply:
             if not own_reply:
@@ -169,7 +191,7 @@ class ConnectionCore:
             line = SIZE_LINES.get(size) or size_line(size)
             self._send((prefix, line, payload, _CRLF), len(prefix) + size + 12)
         else:
-            block = headers if type(headers) is bytes else encode_headers(headers)  # type: ignore[arg-type]
+            block = headers if type(headers) is HeaderBlock else encode_headers(headers)  # type: ignore[arg-type]
             if not self._info.headers and self._link is not None:
                 raise InvalidArgument("headers", headers, "the connected server does not support headers")
             size += len(block)
@@ -216,6 +238,21 @@ class ConnectionCore:
         self._out_size += size
         self._stats.out_msgs += 1
 
+    def _send_once(self, commands: bytes, count: int = 1) -> None:
+        """Buffer ``count`` whole publishes that must not outlive their link: the sender looks after them.
+
+        A pipelined publisher sends them again or fails them when the link breaks.
+        """
+        self._out.append(volatile(commands))
+        self._out_size += len(commands)
+        self._stats.out_msgs += count
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_out)
+
+    def _gather(self) -> None:
+        """Take in what other threads have left for this connection."""
+
     def _remember_prefix(self, subject: str, *, literal: bool = True) -> bytes:
         prefix = pub_prefix(subject, literal=literal)
         if len(self._prefixes) >= _PREFIX_CACHE:
@@ -243,6 +280,7 @@ class ConnectionCore:
             out.clear()
             self._out_size = 0
             self._pong_waits = False
+            self._writes += 1
             self._stats.out_bytes += len(data)
             self._link.write(data, asks=asks)
 
@@ -269,6 +307,14 @@ class ConnectionCore:
     def _check_open(self) -> None:
         if self._closed or self._closing:
             raise ConnectionClosed("the connection is closed; open a new one with jetspark.connect()")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        if self._loop.is_closed():
+            raise ConnectionClosed(
+                "the event loop that this connection was opened in is closed, and the connection with it; "
+                "close connections before their loop ends, and open a new one with jetspark.connect()"
+            )
 
     # Sinks
 
@@ -315,9 +361,19 @@ class ConnectionCore:
             "no server could be reached: " + "; ".join(str(reason) for reason in reasons)
         )
 
-    async def _adopt(self, server: PooledServer, news: ev.Connected | ev.Reconnected) -> None:
+    async def _adopt(
+        self, server: PooledServer, news: ev.Connected | ev.Reconnected, attempt: Attempt | None = None
+    ) -> None:
         """Connect to the server, make its link ours and tell the ``news``."""
-        link, early = await open_link(server.url, self.options)
+        attempt = attempt or Attempt()
+        attempt.tls_demanded = self._tls_used
+        try:
+            link, early = await open_link(server.url, self.options, attempt)
+        finally:
+            # Demanded of every later link then: who sits in between could say that there is no TLS.
+            self._tls_used = self._tls_used or attempt.tls_used
+        if self._line_refused:
+            early += await self._end_long_lines(link)
         if self._closing:
             link.abort(ConnectionClosed("closed while connecting"))
             raise ConnectionClosed("closed while connecting")
@@ -336,22 +392,34 @@ class ConnectionCore:
         link.on_lost = self._on_lost
         link.on_writable = self._on_writable
         self._link = link
+        self._lost_at = None
         self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
         self._info = link.info
+        self._lame = False
         too_large = self._set_max_payload(link.info.max_payload)
         self._flush_out()
         # Before anything that came after the handshake, which may break the link again.
         self._reconnecting = None
-        self._emit(news)
+        self._guard.tell(news)
         for dropped in too_large:
-            self._emit(dropped)
+            self._guard.tell(dropped)
         self._take_info(link.info)
         if isinstance(news, ev.Reconnected):
             self._stats.reconnects += 1
-            for sink in list(self._sinks.values()):
-                sink.link_restored()
+            self._guard.call(self._sinks.values(), "link_restored")
         if early:
             self._on_events(early)
+
+    async def _end_long_lines(self, link: Link) -> deque[Event]:
+        """End the longest subscriptions if the server can't take them; events that came meanwhile."""
+        seen, refused = await find_long_lines(link, self._sinks.values(), self.options.connect_timeout)
+        for sink, error in refused:
+            self._refuse_sink(sink, error, tell_server=False)
+            self._guard.tell(ev.SubscriptionRefused(sink.subject, error))
+        if refused:
+            raise ConnectionLost(f"{link.url.hostport} hung up on a command that is too long")
+        self._line_refused = False
+        return seen
 
     def _set_max_payload(self, limit: int) -> list[ev.PublishDropped]:
         """Take the new server's limit. What waits and exceeds it would make it hang up on all the rest."""
@@ -375,8 +443,9 @@ class ConnectionCore:
         link, self._link = self._link, None
         if link is None:
             return None
-        for sink in list(self._sinks.values()):
-            sink.link_dropped()
+        self._guard.call(self._sinks.values(), "link_dropped")
+        self._gather()
+        self._discovery.link_ended()
         self._stats.in_bytes += link.bytes_in
         self._pong_waits = False
         if self._ping_timer is not None:
@@ -403,9 +472,9 @@ class ConnectionCore:
         server = self._server
         assert server is not None
         self._last_error = error
-        self._emit(ev.Disconnected(server.url.hostport, error))
-        for sink in list(self._sinks.values()):
-            sink.link_lost(error)
+        self._lost_at = self._loop.time()
+        self._guard.tell(ev.Disconnected(server.url.hostport, error))
+        self._guard.call(self._sinks.values(), "link_lost", error)
         if not self.options.reconnect:
             self._finish(error)
             return
@@ -413,7 +482,7 @@ class ConnectionCore:
         self._reconnecting = self._loop.create_task(self._reconnect(), name="jetspark-reconnect")
 
     async def _reconnect(self) -> None:
-        attempt = 0
+        attempts = 0
         last: JetsparkError = self._last_error or ConnectionLost("disconnected")
         while True:
             choice = self._pool.next(self._loop.time())
@@ -423,35 +492,33 @@ class ConnectionCore:
                     self._finish(last)
                 else:
                     self._finish(
-                        NoServersAvailable(f"gave up after {attempt} attempts to reconnect; the last: {last}")
+                        NoServersAvailable(
+                            f"gave up after {attempts} attempts to reconnect; the last: {last}"
+                        )
                     )
                 return
             server, wait = choice
             if wait > 0:
                 await asyncio.sleep(wait)
-            attempt += 1
+            attempts += 1
+            attempt = Attempt()
             try:
-                await self._adopt(server, ev.Reconnected(server.url.hostport))
+                await self._adopt(server, ev.Reconnected(server.url.hostport), attempt)
                 return
             except ConnectionClosed:
                 return
             except JetsparkError as error:
                 last = self._last_error = error
-                self._emit(ev.ReconnectFailed(server.url.hostport, error, attempt))
-                self._after_failure(server, error)
+                self._guard.tell(ev.ReconnectFailed(server.url.hostport, error, attempts))
+                if isinstance(error, AuthorizationError) and not attempt.own_fault:
+                    self._pool.refused(server, attempt.credentials, self._loop.time())
+                else:
+                    self._pool.failed(server, self._loop.time())
             except Exception as error:
-                # A defect of ours or of a listener: better closed with a name than disconnected in silence.
+                # A defect of ours: better closed with a name than disconnected in silence.
                 self._reconnecting = None
                 self._finish(ConnectionLost(f"reconnecting failed with {type(error).__name__}"))
                 raise
-
-    def _after_failure(self, server: PooledServer, error: JetsparkError) -> None:
-        self._pool.failed(server, self._loop.time())
-        if isinstance(error, AuthorizationError):
-            # Once may be a rotation in progress, and credentials are read again; twice is a refusal.
-            server.auth_failures += 1
-            if server.auth_failures >= 2:
-                self._pool.remove(server)
 
     def _finish(self, error: JetsparkError | None) -> None:
         if self._closed:
@@ -463,38 +530,50 @@ class ConnectionCore:
         self._out_size = 0
         self._wake_writers()
         sinks, self._sinks = list(self._sinks.values()), {}
-        for sink in sinks:
-            sink.ended(error)
-        for sink in list(self._drained_sinks):
-            sink.closed_behind()
-        self._emit(ev.Closed(error))
+        self._guard.call(sinks, "ended", error)
+        self._guard.call(self._drained_sinks, "closed_behind")
+        self._guard.tell(ev.Closed(error))
 
     # What the link reports
 
     def _on_events(self, events: Iterable[Event]) -> None:
         sinks = self._sinks
         newest: ServerInfo | None = None
-        errors = 0
-        for event in events:
-            if type(event) is Messages:
-                self._stats.in_msgs += len(event.items)
-                sink = sinks.get(event.sid)
-                if sink is not None:
-                    sink.deliver(event.items, event.nbytes)
-            elif type(event) is PackedColumns or type(event) is Columns:
-                self._stats.in_msgs += len(event)
-                sink = sinks.get(event.sid)
-                if sink is not None:
-                    sink.deliver_columns(event)
-            elif type(event) is Ping:
-                self._answer_ping()
-            elif type(event) is Pong:
-                self._on_pong()
-            elif type(event) is Info:
-                newest = event.info
-            elif type(event) is Err:
-                errors += 1
-                self._on_err(event.message, quiet=errors > MAX_ERRORS_A_READ)
+        errors = failures = 0
+        left = iter(events)
+        event: Event | None = None
+        sink: Sink | None = None
+        while True:
+            # One try for all events: when a receiver raises, the loop goes on behind its event.
+            try:
+                for event in left:
+                    if type(event) is Messages:
+                        self._stats.in_msgs += len(event.items)
+                        sink = sinks.get(event.sid)
+                        if sink is not None:
+                            sink.deliver(event.items, event.nbytes)
+                    elif type(event) is PackedColumns or type(event) is Columns:
+                        self._stats.in_msgs += len(event)
+                        sink = sinks.get(event.sid)
+                        if sink is not None:
+                            sink.deliver_columns(event)
+                    elif type(event) is Ping:
+                        self._answer_ping()
+                    elif type(event) is Pong:
+                        self._on_pong()
+                    elif type(event) is Info:
+                        newest = event.info
+                    elif type(event) is Err:
+                        errors += 1
+                        self._on_err(event.message, quiet=errors > MAX_ERRORS_A_READ)
+                break
+            except FAILURES as error:
+                if sink is None or type(event) not in (Messages, PackedColumns, Columns):
+                    raise
+                failures += 1
+                if failures <= MAX_ERRORS_A_READ:
+                    callback = "deliver" if type(event) is Messages else "deliver_columns"
+                    self._guard.failed(sink, callback, error)
         if newest is not None:
             # Each INFO replaces the ones before it, so only the last of a read is news.
             self._take_info(newest)
@@ -536,7 +615,6 @@ class ConnectionCore:
         self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
 
     def _take_info(self, info: ServerInfo) -> None:
-        first_lame = info.ldm and not self._info.ldm
         self._info = info
         self._max_payload = info.max_payload
         link = self._link
@@ -544,13 +622,10 @@ class ConnectionCore:
             return
         announced = info.ws_connect_urls if link.url.is_websocket else info.connect_urls
         if announced and not self.options.ignore_discovered:
-            # A hostile or broken server must not fill the pool.
-            urls = discovered_urls(announced[:1000], link.url)
-            fresh = self._pool.add_discovered(urls)
-            if fresh:
-                self._emit(ev.ServersDiscovered(tuple(url.hostport for url in fresh)))
-        if first_lame:
-            self._emit(ev.LameDuck(link.url.hostport))
+            self._discovery.announce(announced, link.url)
+        if info.ldm and not self._lame:
+            self._lame = True
+            self._guard.tell(ev.LameDuck(link.url.hostport))
 
     def _on_err(self, message: str, *, quiet: bool = False) -> None:
         """``quiet``: no event, unless it tells which subject was refused."""
@@ -560,30 +635,44 @@ class ConnectionCore:
             operation, subject, queue = violation
             error = PermissionViolationError(operation, subject, message)
             self._last_error = error
-            self._emit(ev.PermissionViolation(operation, subject, message))
+            self._guard.tell(ev.PermissionViolation(operation, subject, message))
             if operation == "publish":
-                for sink in list(self._sinks.values()):
-                    sink.publish_refused(subject, error)
+                self._guard.call(self._sinks.values(), "publish_refused", subject, error)
                 refused = [sink for sink in self._sinks.values() if sink.asked == subject]
             else:
                 refused = [
                     sink for sink in self._sinks.values() if (sink.subject, sink.queue) == (subject, queue)
                 ]
             for sink in refused:
-                self._remove_sink(sink, tell_server=operation == "publish")
-                sink.ended(error)
-                if sink is self._inbox:
-                    # The next request asks the server again instead of waiting on a dead inbox.
-                    self._inbox = None
+                self._refuse_sink(sink, error, tell_server=operation == "publish")
         elif not quiet and is_auth_error(message):
             self._last_error = AuthorizationError(f"the server ended the session: {message}")
-            self._emit(ev.AuthExpired(message))
+            self._guard.tell(ev.AuthExpired(message))
         elif not quiet:
+            self._line_refused = self._line_refused or is_line_error(message)
             self._last_error = ConnectionLost(f"server error: {message}")
-            self._emit(ev.ServerError(message))
+            self._guard.tell(ev.ServerError(message))
+
+    def _refuse_sink(self, sink: Sink, error: JetsparkError, *, tell_server: bool) -> None:
+        self._remove_sink(sink, tell_server=tell_server)
+        self._guard.call([sink], "ended", error)
+        if sink is self._inbox:
+            # The next request asks the server again instead of waiting on a dead inbox.
+            self._inbox = None
 
     def _emit(self, event: ev.Event) -> None:
         self._listening.tell(event)
+
+    def _absence(self) -> str:
+        """Which servers can't be reached, since when and why, for errors; empty while one is connected."""
+        if self._link is not None or self._lost_at is None:
+            return ""
+        servers = [server.url.hostport for server in self._pool.servers]
+        names = ", ".join(servers[:_NAMED]) + (f" and {len(servers) - _NAMED} more" * (len(servers) > _NAMED))
+        return (
+            f"disconnected from {names or 'every server'} for {self._loop.time() - self._lost_at:.1f} s, "
+            f"reconnecting; the last error: {self._last_error}"
+        )
 
     async def _wait_connected(self, seconds: float) -> None:
         task = self._reconnecting
@@ -591,4 +680,4 @@ class ConnectionCore:
             await asyncio.wait([task], timeout=seconds)
         self._check_open()
         if self._link is None:
-            raise RequestTimeout(f"still disconnected after {seconds:g}s")
+            raise RequestTimeout(f"still disconnected after {seconds:g}s: {self._absence()}")

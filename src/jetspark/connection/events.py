@@ -1,6 +1,9 @@
 """What happens to a connection, as typed objects for the listener.
 
-Every event is also logged under ``jetspark.connection`` (informational ones at INFO, trouble at WARNING).
+Every event is also logged under ``jetspark.connection``: informational ones at INFO, trouble at WARNING.
+There are two exceptions. What a callback raised goes to the loop's exception handler instead. Events that
+may come once per message, or per attempt to reconnect, are a WARNING once in 10 seconds for each subject or
+server, and DEBUG in between.
 None of them carries a secret: servers are named by host and port only.
 """
 
@@ -107,8 +110,19 @@ class PublishDropped(Event, frozen=True):
     error: JetsparkError
 
 
+class SubscriptionRefused(Event, frozen=True):
+    """The server can't take a subscription, which was ended for that; the connection goes on."""
+
+    subject: str
+    error: JetsparkError
+
+
 class CallbackFailed(Event, frozen=True):
-    """A subscription's callback raised; the subscription goes on with the next message."""
+    """A subscription's callback raised, or what receives its messages; it goes on with the next message.
+
+    The error was reported too, with its traceback: by the loop's exception handler, or in the log of
+    ``jetspark.blocking``.
+    """
 
     subject: str
     error: BaseException

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jetspark._secret import hides_locals
 from jetspark.connection.auth import Authenticator, build_authenticator
 from jetspark.connection.events import Event
 from jetspark.connection.tls import build_ssl_context
@@ -155,12 +156,15 @@ class ConnectOptions:
         assert context is not None
         return context
 
-    def connect_fields(self, url: ServerURL, info: ServerInfo, version: str) -> dict[str, Any]:
+    @hides_locals
+    def connect_fields(
+        self, url: ServerURL, info: ServerInfo, version: str, *, tls: bool = False
+    ) -> dict[str, Any]:
         """The JSON of CONNECT; it holds secrets, so it goes from here to the socket and nowhere else."""
         fields: dict[str, Any] = {
             "verbose": False,
             "pedantic": False,
-            "tls_required": self.wants_tls(url),
+            "tls_required": tls or self.wants_tls(url),
             "lang": "python-jetspark",
             "version": version,
             "protocol": 1,

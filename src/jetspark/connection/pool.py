@@ -4,6 +4,10 @@ The pool holds the seed servers in random order (unless ``randomize=False``) and
 announced. Each server remembers its consecutive failures; the wait before it is tried again doubles from
 ``wait`` to ``wait_max`` and is spread by ``jitter``, so that the clients of a restarted server do not come
 back in one instant. Another server that has not failed is tried at once.
+
+Credentials that a server refuses may be about to be renewed, by a person or by a job that runs every minute.
+So a server is given up only when it has refused the same credentials at least twice, over at least
+``REFUSAL_WINDOW`` seconds. Other credentials start the count again.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
 
     from jetspark.connection.urls import ServerURL
 
+REFUSAL_WINDOW = 120.0
+"""Seconds for which credentials are tried again that a server refuses."""
+
 
 @dataclass(slots=True)
 class PooledServer:
@@ -25,7 +32,9 @@ class PooledServer:
     url: ServerURL
     discovered: bool = False
     failures: int = 0
-    auth_failures: int = 0
+    refusals: int = 0
+    refused_since: float = 0.0
+    refused_credentials: bytes = b""
     short_lives: int = 0
     connected_at: float = 0.0
     not_before: float = 0.0
@@ -91,9 +100,18 @@ class ServerPool:
             1 + self.random.uniform(-self.jitter, self.jitter)
         )
 
+    def refused(self, server: PooledServer, credentials: bytes, now: float) -> None:
+        """The server refused these credentials (a mark of them): back off, and give it up in the end."""
+        if not server.refusals or credentials != server.refused_credentials:
+            server.refusals, server.refused_since, server.refused_credentials = 0, now, credentials
+        server.refusals += 1
+        self.failed(server, now)
+        if server.refusals >= 2 and now - server.refused_since >= REFUSAL_WINDOW:
+            self.remove(server)
+
     def succeeded(self, server: PooledServer, now: float) -> None:
         """Connected: the record of failures is clean again."""
-        server.failures = server.auth_failures = 0
+        server.failures = server.refusals = 0
         server.not_before = 0.0
         server.connected_at = now
 

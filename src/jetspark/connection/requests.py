@@ -95,10 +95,9 @@ class RequestInbox(Sink):
     def _expire(self, token: str, timeout: float) -> None:
         pending = self._pending.pop(token, None)
         if pending is not None and not pending.future.done():
+            reason = self.client._absence() or "the responder is slow or gone"
             pending.future.set_exception(
-                RequestTimeout(
-                    f"no answer to {pending.subject!r} within {timeout:g}s; the responder is slow or gone"
-                )
+                RequestTimeout(f"no answer to {pending.subject!r} within {timeout:g}s: {reason}")
             )
 
     def _fail_all(self, make: Any) -> None:

@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from jetspark.connection.events import CallbackFailed, SlowConsumer
+from jetspark.connection.events import SlowConsumer
 from jetspark.connection.message import Msg
 from jetspark.connection.options import check_timeout
+from jetspark.connection.readers import Readers
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -69,11 +70,6 @@ class Sink:
     def deliver_columns(self, columns: AnyColumns) -> None:
         """The same for a sink whose factory is ``COLUMNAR``."""
         raise NotImplementedError
-
-    @property
-    def uncounted(self) -> int:
-        """Messages sent for it that the connection's counters do not have yet."""
-        return 0
 
     def link_dropped(self) -> None:
         """There is no link any more; nobody has been told yet."""
@@ -140,6 +136,8 @@ class Subscription(Sink):
         self._error: JetsparkError | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._runner: asyncio.Task[None] | None = None
+        # Loops over it; who calls next() comes back or not, and is not waited for.
+        self.takers = Readers()
         if callback is not None:
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(callback), name=f"jetspark-subscription-{subject}"
@@ -177,16 +175,21 @@ class Subscription(Sink):
 
     def __aiter__(self) -> Subscription:
         self._refuse_callback()
+        self.takers.add(asyncio.current_task())
         return self
 
     async def __anext__(self) -> Msg:
         pending = self._pending
         while not pending:
             if self._closed:
+                self.takers.remove(asyncio.current_task())
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
+            self.takers.add(asyncio.current_task())
             await self._wait()
+        if self.takers.nobody:
+            self.takers.add(asyncio.current_task())
         return pending.popleft()
 
     async def next(self, timeout: float | None = None) -> Msg:
@@ -202,26 +205,15 @@ class Subscription(Sink):
             seconds = timeout
         try:
             async with asyncio.timeout(seconds):
-                return await self.__anext__()
-        except StopAsyncIteration:
-            raise ConnectionClosed(f"the subscription to {self.subject!r} is closed") from None
+                while not self._pending:
+                    if self._closed:
+                        raise self._error or ConnectionClosed(
+                            f"the subscription to {self.subject!r} is closed"
+                        )
+                    await self._wait()
+                return self._pending.popleft()
         except TimeoutError:
             raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
-
-    async def _take(self) -> list[Msg]:
-        """Everything pending at once, waiting for the first; empty when the subscription has ended.
-
-        The blocking facade's way out: one hop between threads for a whole batch.
-        """
-        while not self._pending:
-            if self._closed:
-                if self._error is not None:
-                    raise self._error
-                return []
-            await self._wait()
-        batch = list(self._pending)
-        self._pending.clear()
-        return batch
 
     async def unsubscribe(self, limit: int = 0) -> None:
         """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing.
@@ -239,6 +231,8 @@ class Subscription(Sink):
         self.client._remove_sink(self)
         self._discard(self.received - limit if limit else len(self._pending))
         self.ended(None)
+        if not limit:
+            self.takers.clear()
         if not limit and self._runner is not None and self._runner is not asyncio.current_task():
             self._runner.cancel()
             await asyncio.wait([self._runner])
@@ -249,22 +243,31 @@ class Subscription(Sink):
         Returns once the server has confirmed; with a callback, once the callback has seen every message
         (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
         """
-        await self._drain(asyncio.current_task())
+        await self._end_gently(asyncio.current_task())
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
-        if self._closed:
-            return
+        await self._end_gently(asker)
+        timeout = self.client.options.drain_timeout
+        if not await self.takers.finished(asker, timeout):
+            raise DrainTimeout(
+                f"reader of {self.subject!r} left {len(self._pending)} messages, or works on the last one, "
+                f"after drain_timeout={timeout:g}s"
+            )
+
+    async def _end_gently(self, asker: asyncio.Task[Any] | None) -> None:
         client = self.client
-        try:
-            # Without a link nothing is on its way to us, and there is nothing to wait for.
-            if client._link is not None:
-                client._send_unsub(self)
-                # The PONG comes after every message the server had sent for us.
-                with contextlib.suppress(ConnectionLost, ConnectionClosed):
-                    await client.flush()
-        finally:
-            client._remove_sink(self)
-            self.ended(None)
+        if not self._closed:
+            client._drained_sinks.add(self)
+            try:
+                # Without a link nothing is on its way to us, and there is nothing to wait for.
+                if client._link is not None:
+                    client._send_unsub(self)
+                    # The PONG comes after every message the server had sent for us.
+                    with contextlib.suppress(ConnectionLost, ConnectionClosed):
+                        await client.flush()
+            finally:
+                client._remove_sink(self)
+                self.ended(None)
         runner = self._runner
         # A callback that drains its own subscription can't be waited for.
         if runner is not None and runner is not asker:
@@ -408,6 +411,10 @@ class Subscription(Sink):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _failed(self, error: BaseException) -> None:
+        what = f"callback of the subscription to {self.subject!r} raised"
+        self.client._callback_failed(what, self.subject, error)
+
     async def _run_callback(self, callback: Callback) -> None:
         pending = self._pending
         while True:
@@ -424,9 +431,9 @@ class Subscription(Sink):
                     if task is None or task.cancelling():
                         raise
                     # Not ours: something that the callback waited for was cancelled.
-                    self.client._emit(CallbackFailed(self.subject, error))
+                    self._failed(error)
                 except Exception as error:
-                    self.client._emit(CallbackFailed(self.subject, error))
+                    self._failed(error)
             if pending:
                 await asyncio.sleep(0)
             elif self._closed:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import secrets
 import socket
 import ssl
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from jetspark._secret import hides_locals
+from jetspark.connection.auth import expiry_note
 from jetspark.connection.flood import Flood
 from jetspark.connection.tls import translate_ssl_error
 from jetspark.connection.websocket import WebSocketCodec
@@ -34,6 +39,23 @@ if TYPE_CHECKING:
     from jetspark.connection.urls import ServerURL
 
 CLIENT_VERSION = "0.1.0"
+
+# Of no use outside of this process: a mark of weak credentials must not help to guess them.
+_MARK_KEY = secrets.token_bytes(32)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt to connect to a server: what is demanded of it, and what is known when it has failed."""
+
+    tls_demanded: bool = False
+    """TLS was used before on this connection, so that no server may do without it."""
+    tls_used: bool = False
+    """TLS came up in this attempt, whatever became of it then."""
+    credentials: bytes = b""
+    """A mark of the credentials sent: equal for equal ones, and of no other use."""
+    own_fault: bool = False
+    """Our own credentials could not be made; the server was not asked."""
 
 
 class Link(asyncio.Protocol):
@@ -58,6 +80,7 @@ class Link(asyncio.Protocol):
         self._flood: Flood | None = None
         # TLS is up, but the server has not said a word over it yet.
         self._tls_unproven = False
+        self._expiry_note = ""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # asyncio.Protocol
@@ -133,6 +156,11 @@ class Link(asyncio.Protocol):
         """From how many unsent bytes on publishers have to wait."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=high)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def abort(self, error: JetsparkError) -> None:
         """Drop the connection at once because of ``error``."""
@@ -256,46 +284,40 @@ class Link(asyncio.Protocol):
         self._flood = Flood(transport)
         self._tls_unproven = True
 
-    async def handshake(self, options: ConnectOptions) -> deque[Event]:
+    async def handshake(self, options: ConnectOptions, attempt: Attempt) -> deque[Event]:
         """INFO, TLS, CONNECT, PING, PONG. Events that came after the PONG are returned."""
-        over_tls = self.url.scheme == "wss" or options.tls_handshake_first
-        if over_tls:
+        attempt.tls_used = self.url.scheme == "wss" or (
+            options.tls_handshake_first and not self.url.is_websocket
+        )
+        if attempt.tls_used:
             self._tls_unproven = self.bytes_in == 0
         if self._codec is not None:
             self._raw_write(self._codec.handshake())
         self.info = await self._read_info()
-        wants_tls = options.wants_tls(self.url)
-        if wants_tls and not over_tls:
-            # Nothing of ours, above all no CONNECT with credentials, leaves before TLS is up.
-            if not (self.info.tls_required or self.info.tls_available):
-                raise TLSError(
-                    f"{self.url.hostport} offers no TLS but the client demands it: "
-                    "enable tls in the server, or use a nats:// URL without tls options"
-                )
+        # The server answers the first PING of a session with PONG and INFO, and the second with PONG.
+        pongs = 1
+        if not attempt.tls_used and not self.url.is_websocket and self._needs_tls(options, attempt):
+            plain = self.info
             await self._start_tls(options.ssl_context(), options.tls_name(self.url))
-        elif self.info.tls_required and not over_tls and not self.url.is_websocket:
-            if options.tls is False:
-                raise TLSError(f"{self.url.hostport} requires TLS but tls=False forbids it")
-            await self._start_tls(options.ssl_context(), options.tls_name(self.url))
-        fields = options.connect_fields(self.url, self.info, CLIENT_VERSION)
-        try:
-            command = encode_connect(fields)
-        except (TypeError, ValueError):
-            command = b""
-        del fields
-        if not command:
-            # Raised out here: the context of an encoder's error may hold what it could not encode.
-            raise AuthorizationError("the auth function returned fields that JSON can't hold")
-        self.write(command + PING)
-        del command
+            attempt.tls_used = True
+            # Anybody on the way could have written that INFO. Kept is what CONNECT needs, and the largest
+            # payload for servers older than 2.12, which send no INFO over TLS. All servers that we support
+            # know headers; a lie about it would make the server strip them.
+            self.info = ServerInfo(nonce=plain.nonce, headers=True, max_payload=plain.max_payload)
+            pongs = 2
+        attempt.own_fault = True
+        attempt.credentials = self._send_connect(options, pongs, tls=attempt.tls_used)
+        attempt.own_fault = False
         while True:
             event = await self._next_event()
             match event:
                 case Pong():
-                    early, self._early = self._early, deque()
-                    return early
+                    pongs -= 1
+                    if not pongs:
+                        early, self._early = self._early, deque()
+                        return early
                 case Err():
-                    raise error_from_err(event.message, self.url)
+                    raise error_from_err(event.message, self.url, self._expiry_note)
                 case Info():
                     self.info = event.info
                 case Ping():
@@ -304,9 +326,67 @@ class Link(asyncio.Protocol):
                 case _:
                     pass
 
+    def _needs_tls(self, options: ConnectOptions, attempt: Attempt) -> bool:
+        """Whether TLS comes next. Nothing of ours, above all no credentials, leaves before it is up."""
+        offered = self.info.tls_required or self.info.tls_available
+        if options.wants_tls(self.url):
+            if not offered:
+                raise TLSError(
+                    f"{self.url.hostport} offers no TLS but the client demands it: "
+                    "enable tls in the server, or use a nats:// URL without tls options"
+                )
+            return True
+        if attempt.tls_demanded:
+            if not offered:
+                raise TLSError(
+                    f"{self.url.hostport} offers no TLS, and this connection has used TLS before: enable "
+                    "tls in all servers, or open a new connection if plain text is what you want"
+                )
+            return True
+        if self.info.tls_required and options.tls is False:
+            raise TLSError(f"{self.url.hostport} requires TLS but tls=False forbids it")
+        return self.info.tls_required
 
-async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, deque[Event]]:
+    @hides_locals
+    def _send_connect(self, options: ConnectOptions, pings: int, *, tls: bool) -> bytes:
+        """Say who we are; a mark of the credentials is returned. Raw secrets stand in this frame alone."""
+        fields = options.connect_fields(self.url, self.info, CLIENT_VERSION, tls=tls)
+        try:
+            command = encode_connect(fields)
+            same = encode_connect({name: value for name, value in fields.items() if name != "sig"})
+        except (TypeError, ValueError):
+            command = b""
+        if not command:
+            # Raised out here: the context of an encoder's error may hold what it could not encode.
+            raise AuthorizationError("the auth function returned fields that JSON can't hold")
+        self._expiry_note = expiry_note(fields)
+        self.write(command + PING * pings)
+        return hmac.digest(_MARK_KEY, same, "sha256")
+
+    async def probe_line(self, length: int) -> deque[Event] | None:
+        """Whether the server takes a command whose arguments have so many bytes. Used before sending others.
+
+        None: it does not, and hangs up. Otherwise what came meanwhile. An UNSUB of nothing does no harm.
+        """
+        self.write(b"UNSUB " + b"0" * length + b"\r\n" + PING)
+        seen: deque[Event] = deque()
+        while type(event := await self._next_event()) is not Pong:
+            if type(event) is Err and is_line_error(event.message):
+                return None
+            seen.append(event)
+        seen += self._early
+        self._early = deque()
+        return seen
+
+
+async def open_link(url: ServerURL, options: ConnectOptions, attempt: Attempt) -> tuple[Link, deque[Event]]:
     """Connect to one server and shake hands, within ``connect_timeout``; a typed error otherwise."""
+    if attempt.tls_demanded and url.scheme == "ws":
+        # Before the upgrade request, whose headers may hold credentials.
+        raise TLSError(
+            f"{url.hostport} is ws://, plain text, and this connection has used TLS before: "
+            "give wss:// URLs only"
+        )
     link: Link | None = None
     try:
         async with asyncio.timeout(options.connect_timeout):
@@ -323,7 +403,7 @@ async def open_link(url: ServerURL, options: ConnectOptions) -> tuple[Link, dequ
             made = link
             await loop.create_connection(lambda: made, url.host, url.port, **tls)
             _tune_socket(link)
-            return link, await link.handshake(options)
+            return link, await link.handshake(options, attempt)
     except BaseException as error:
         if link is not None:
             link.on_lost = lambda lost: None
@@ -375,10 +455,14 @@ def is_auth_error(message: str) -> bool:
     return any(word in folded for word in _AUTH_WORDS)
 
 
-def error_from_err(message: str, url: ServerURL) -> JetsparkError:
-    """The error for an ``-ERR`` that ended a handshake."""
+def is_line_error(message: str) -> bool:
+    """Whether an ``-ERR`` text says that a command was longer than the server's max_control_line."""
+    return "maximum control line exceeded" in message.casefold()
+
+
+def error_from_err(message: str, url: ServerURL, note: str = "") -> JetsparkError:
+    """The error for an ``-ERR`` that ended a handshake; ``note`` is what we know of the credentials."""
     if is_auth_error(message):
-        return AuthorizationError(
-            f"{url.hostport} refused the credentials: {message}; check user, token, nkey or creds"
-        )
+        remedy = note or "check user, token, nkey or creds"
+        return AuthorizationError(f"{url.hostport} refused the credentials: {message}; {remedy}")
     return ConnectionLost(f"{url.hostport} refused the connection: {message}")

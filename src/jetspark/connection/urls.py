@@ -15,14 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from jetspark._log import get_logger
-from jetspark._secret import Secret
+from jetspark._secret import Secret, hides_locals
 from jetspark.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-logger = get_logger("connection")
 
 DEFAULT_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 """Schemes that can be connected to, each with the port used when the url names none."""
@@ -81,6 +78,7 @@ Servers: TypeAlias = "str | Secret | ServerURL | Sequence[str | Secret | ServerU
 """What the ``servers`` option takes."""
 
 
+@hides_locals
 def parse_server_url(text: str) -> ServerURL:
     """Read one address: ``host``, ``host:port``, ``[ipv6]:port`` or any of them after ``scheme://``.
 
@@ -108,6 +106,7 @@ def parse_server_url(text: str) -> ServerURL:
     return ServerURL(scheme, host, port, user, password, token, path, query)
 
 
+@hides_locals
 def parse_servers(servers: Servers) -> list[ServerURL]:
     """Read the ``servers`` option: one url, a comma-separated list, or a sequence of either.
 
@@ -150,15 +149,15 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
     return replace(like, host=found.host, port=found.port, tls_name=tls_name)
 
 
-def discovered_urls(entries: Iterable[str], like: ServerURL) -> list[ServerURL]:
-    """All entries of ``connect_urls`` that can be read; the log tells of the others."""
-    found = []
+def discovered_urls(entries: Iterable[str], like: ServerURL) -> tuple[list[ServerURL], list[str]]:
+    """The entries of ``connect_urls`` that can be read, as urls, and those that can't."""
+    found, unreadable = [], []
     for entry in entries:
         try:
             found.append(discovered_url(entry, like))
         except InvalidArgument:
-            logger.warning("the server announced an address that can't be read: %.100r", entry)
-    return found
+            unreadable.append(entry)
+    return found, unreadable
 
 
 def redact_url(text: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jetspark._secret import Secret
+from jetspark._secret import Secret, hides_locals
 from jetspark.errors import (
     AuthorizationError,
     ConnectionLost,
@@ -191,6 +191,7 @@ def _new_protocol(url: ServerURL, max_size: int) -> ClientProtocol:
     return ClientProtocol(uri, max_size=max_size, logger=_SILENT)
 
 
+@hides_locals
 def wrap_headers(headers: Mapping[str, str | Secret]) -> dict[str, Secret]:
     """Headers with their values as secrets: access tokens travel in them."""
     if not isinstance(headers, Mapping):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.publish import Expect
     from jetspark.jetstream.publisher import Publisher
-    from jetspark.jetstream.publisher_stats import PublisherStats, PublishFailed, PublishUnclear
+    from jetspark.jetstream.publisher_stats import PublisherFull, PublisherStats, PublishFailed
     from jetspark.jetstream.pull_subscribe import PullSubscription
     from jetspark.jetstream.schedule import Schedule
     from jetspark.jetstream.stored import StoredMsg
@@ -133,8 +133,8 @@ __all__ = [
     "PriorityPolicy",
     "PubAck",
     "PublishFailed",
-    "PublishUnclear",
     "Publisher",
+    "PublisherFull",
     "PublisherStats",
     "PullSubscription",
     "PushSubscription",
@@ -189,7 +189,7 @@ _PLACES = {
     "jetspark.jetstream.puback": "PubAck",
     "jetspark.jetstream.publish": "Expect",
     "jetspark.jetstream.publisher": "Publisher",
-    "jetspark.jetstream.publisher_stats": "PublisherStats PublishFailed PublishUnclear",
+    "jetspark.jetstream.publisher_stats": "PublisherFull PublisherStats PublishFailed",
     "jetspark.jetstream.pull_subscribe": "PullSubscription",
     "jetspark.jetstream.schedule": "Schedule",
     "jetspark.jetstream.stored": "StoredMsg",

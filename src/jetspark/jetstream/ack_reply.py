@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.values import Timestamp
+from jetspark.jetstream.values import Timestamp, wire_number
+
+_MAX_INT64 = (1 << 63) - 1
 
 
 class NotJetStreamMessage(JetsparkError):
@@ -13,7 +15,7 @@ class NotJetStreamMessage(JetsparkError):
 
     def __init__(self, reply: str) -> None:
         super().__init__(
-            f"reply {reply!r} is not a JetStream ack subject ($JS.ACK with 9 tokens, or 11 and more): "
+            f"reply {reply!r:.300} is not a JetStream ack subject ($JS.ACK with 9 tokens, or 11 and more): "
             "the message comes from core NATS, or from a consumer with ack policy none behind a re-mapping"
         )
         self.reply = reply
@@ -43,7 +45,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_ack_reply(reply: str) -> Metadata:
-    """Read v1 (9 tokens) and v2 (11 and more; further ones are ignored) replies."""
+    """Read v1 (9 tokens) and v2 (11 and more; further ones are ignored) replies.
+
+    All five numbers must fit 64 bits, stream sequence and time with a sign: that is how Arrow keeps them. The
+    columns (``_speed_reply.h``, ``arrow.py``) take no reply that is refused here.
+    """
     tokens = reply.split(".")
     count = len(tokens)
     if tokens[0] != "$JS" or count < 9 or count == 10 or tokens[1] != "ACK":
@@ -53,11 +59,17 @@ def parse_ack_reply(reply: str) -> Metadata:
     if count > 9:
         domain = "" if tokens[2] == "_" else tokens[2]
         first = 4
-    numbers = tokens[first + 2 : first + 7]
-    # isascii: int() alone would take digits of any script, signs and underscores. 20 digits hold a uint64.
-    if not all(number.isascii() and number.isdigit() and len(number) <= 20 for number in numbers):
+    delivered, stream_seq, consumer_seq, timestamp, pending = map(wire_number, tokens[first + 2 : first + 7])
+    if (
+        delivered is None
+        or stream_seq is None
+        or consumer_seq is None
+        or timestamp is None
+        or pending is None
+        or stream_seq > _MAX_INT64
+        or timestamp > _MAX_INT64
+    ):
         raise NotJetStreamMessage(reply)
-    delivered, stream_seq, consumer_seq, timestamp, pending = map(int, numbers)
     return Metadata(
         stream=tokens[first],
         consumer=tokens[first + 1],
@@ -75,22 +87,22 @@ def num_pending(reply: bytes) -> int:
     count = len(tokens)
     if count < 9 or count == 10 or tokens[0] != b"$JS" or tokens[1] != b"ACK":
         return 0
-    number = tokens[8 if count == 9 else 10]
-    return int(number) if number.isdigit() and len(number) <= 20 else 0
+    return wire_number(tokens[8 if count == 9 else 10].decode("latin-1")) or 0
 
 
 def sequences(reply: str) -> tuple[int, int]:
     """Consumer and stream sequence of an ack reply: what the check needs, and no more of it."""
     tokens = reply.split(".", 9)
     count = len(tokens)
-    try:
-        if tokens[0] != "$JS" or tokens[1] != "ACK" or count < 9:
-            raise NotJetStreamMessage(reply)
-        if count == 9:
-            return int(tokens[6]), int(tokens[5])
+    if count < 9 or tokens[0] != "$JS" or tokens[1] != "ACK":
+        raise NotJetStreamMessage(reply)
+    if count == 9:
+        stream_seq, consumer_seq = wire_number(tokens[5]), wire_number(tokens[6])
+    elif "." in tokens[9]:
+        stream_seq, consumer_seq = wire_number(tokens[7]), wire_number(tokens[8])
+    else:
         # Domain and account come first; with exactly ten tokens it is neither form.
-        if "." not in tokens[9]:
-            raise NotJetStreamMessage(reply)
-        return int(tokens[8]), int(tokens[7])
-    except (IndexError, ValueError):
-        raise NotJetStreamMessage(reply) from None
+        raise NotJetStreamMessage(reply)
+    if stream_seq is None or consumer_seq is None or stream_seq > _MAX_INT64:
+        raise NotJetStreamMessage(reply)
+    return consumer_seq, stream_seq

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from jetspark.connection.listening import report_failure
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError, RequestTimeout
 from jetspark.jetstream.advisories import Advisory, ApiAuditAdvisory, GenericAdvisory, decode_advisory
 from jetspark.jetstream.validation import check_name
@@ -184,6 +185,10 @@ class Advisories:
                 self._changed.set()
         except JetsparkError as caught:
             error = caught
+        except Exception as caught:
+            # A defect: whoever reads must not wait for ever.
+            error = ProtocolError(f"reading an advisory failed with {type(caught).__name__}")
+            report_failure(self._client._loop, "reading an advisory failed", caught)
         self._end(error)
 
     def _read(self, message: Msg) -> Advisory | None:

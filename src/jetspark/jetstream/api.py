@@ -64,9 +64,12 @@ class Api:
         except NoRespondersError:
             raise JetStreamNotEnabled.no_responders(subject) from None
         except RequestTimeout:
+            reason = self.client._absence() or (
+                "the server is busy, has no leader right now, or permissions keep the answer away; "
+                "retry, or raise timeout"
+            )
             raise RequestTimeout(
-                f"no answer to the JetStream API request {subject!r} within {seconds:g}s: the server is "
-                "busy, has no leader right now, or permissions keep the answer away; retry, or raise timeout"
+                f"no answer to the JetStream API request {subject!r} within {seconds:g}s: {reason}"
             ) from None
 
     async def request(

@@ -45,7 +45,7 @@ from jetspark.jetstream.errors import (
 from jetspark.jetstream.puback import PubAck
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish_headers
 from jetspark.wire.commands import to_bytes
-from jetspark.wire.headers import encode_headers
+from jetspark.wire.headers import HeaderBlock, encode_headers, extend_block
 from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ DEFAULT_HOLD = 262_144
 IDLE_LIMIT = 10.0
 
 _WINDOW = 8 * 1_048_576
-_COMMIT = b"Nats-Batch-Commit: 1\r\n"
-_Message = tuple[str, bytes, bytes]
+_COMMIT = ("Nats-Batch-Commit", "1")
+_COMMIT_SIZE = len("Nats-Batch-Commit: 1\r\n")
+_Message = tuple[str, bytes, HeaderBlock]
 
 
 class AtomicBatch(Sink):
@@ -80,7 +81,6 @@ class AtomicBatch(Sink):
         super().__init__(client, self._base + "*")
         self._cut = len(self._base)
         self._id = next_nuid()
-        self._lines = f"Nats-Batch-Id: {self._id}\r\nNats-Batch-Sequence: ".encode()
         self._hold = hold
         self._max_messages = max_messages
         self._timeout = float(timeout)
@@ -169,7 +169,7 @@ class AtomicBatch(Sink):
         self._check_usable()
         if type(data) is not bytes:
             data = to_bytes(data)
-        if subject not in self._subjects:
+        if not isinstance(subject, str) or subject not in self._subjects:
             validate_subject(subject)
         if self._count >= self._max_messages:
             raise InvalidArgument(
@@ -180,8 +180,8 @@ class AtomicBatch(Sink):
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)
-        if size + len(_COMMIT) > self.client._max_payload:
-            raise MaxPayloadExceeded(size + len(_COMMIT), self.client._max_payload)
+        if size + _COMMIT_SIZE > self.client._max_payload:
+            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self.client._max_payload)
         self._count += 1
         self._subjects.add(subject)
         if msg_id is not None:
@@ -207,7 +207,7 @@ class AtomicBatch(Sink):
                 subject, data, block = self._held.pop()
                 idle = self.client._loop.time() - self._last_sent if self._sent else 0.0
                 self._committing = True
-                ack = await self._ask(subject, data, block[:-2] + _COMMIT + b"\r\n", idle)
+                ack = await self._ask(subject, data, extend_block(block, _COMMIT), idle)
             if ack is None:
                 raise ProtocolError(f"stream answered the commit of batch {self._id} without an ack")
             if ack.count != self._count and not (self._count == 1 and ack.count is None):
@@ -226,8 +226,7 @@ class AtomicBatch(Sink):
         if self._staged and self.client.is_connected:
             # A gap makes the server drop what it has staged now, not after its time-out: a stream has room
             # for 50 open batches only.
-            gap = b"NATS/1.0\r\n" + self._lines + b"%d\r\n\r\n" % (self._sent + 2)
-            self.client._pub(self._first_subject, b"", "", gap)
+            self.client._pub(self._first_subject, b"", "", encode_headers(self._place(self._sent + 2)))
         self._close("discarded")
 
     # What the connection calls
@@ -298,10 +297,11 @@ class AtomicBatch(Sink):
         expect: Expect | None,
         ttl: float | str | None,
         schedule: Schedule | None,
-    ) -> bytes:
+    ) -> HeaderBlock:
         """The header block of the next message."""
+        place = self._place(self._count + 1)
         if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
-            return b"NATS/1.0\r\n" + self._lines + b"%d\r\n\r\n" % (self._count + 1)
+            return encode_headers(place)
         typed = publish_headers(
             headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
         )
@@ -329,7 +329,11 @@ class AtomicBatch(Sink):
                 )
         if msg_id is not None and msg_id in self._msg_ids:
             raise InvalidArgument("msg_id", msg_id, "is in the batch already")
-        return encode_headers(typed)[:-2] + self._lines + b"%d\r\n\r\n" % (self._count + 1)
+        return extend_block(encode_headers(typed), *place)
+
+    def _place(self, number: int) -> list[tuple[str, str]]:
+        """The headers that make a message the batch's ``number``-th."""
+        return [("Nats-Batch-Id", self._id), ("Nats-Batch-Sequence", str(number))]
 
     async def _send_held(self) -> None:
         """Send everything but the last message."""
@@ -356,7 +360,7 @@ class AtomicBatch(Sink):
             self._fail(ConnectionClosed("sending the atomic batch was interrupted; nothing of it is stored"))
             raise
 
-    def _transmit(self, subject: str, data: bytes, block: bytes) -> int:
+    def _transmit(self, subject: str, data: bytes, block: HeaderBlock) -> int:
         number = self._sent + 1
         if not self.sid:
             self.client._add_sink(self)
@@ -368,7 +372,7 @@ class AtomicBatch(Sink):
         self._last_sent = self.client._loop.time()
         return number
 
-    async def _ask(self, subject: str, data: bytes, block: bytes, idle: float) -> PubAck | None:
+    async def _ask(self, subject: str, data: bytes, block: HeaderBlock, idle: float) -> PubAck | None:
         """Send a message and wait for its answer: the first, or the commit."""
         attempt = 0
         while True:
@@ -419,11 +423,12 @@ class AtomicBatch(Sink):
         try:
             ack = PubAck.from_response(message.data)
         except ApiError as error:
-            raise type(error)(
-                error.code,
-                error.err_code,
-                f"{error.description} (message {number} of the batch, {subject!r})",
-            ) from None
+            text = f"{error.description} (message {number} of the batch, {subject!r})"
+            # A stream answers in order. One that has no answer yet went to another, which refuses it as well.
+            earlier, elsewhere = next(iter(self._flights.items()), (number, ("", 0)))
+            if earlier < number:
+                text += f"; message {earlier}, {elsewhere[0]!r}, has no answer: is it of another stream?"
+            raise type(error)(error.code, error.err_code, text) from None
         if not self._committing:
             raise RequiredApiLevel(
                 400,

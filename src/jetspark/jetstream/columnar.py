@@ -76,7 +76,8 @@ class ColumnarSink(PullSink):
         if self._waiters:
             self._wake()
         flow = self.flow
-        flow.on_backlog(columns.reply(-1))
+        self._newest = columns.reply(-1)
+        flow.on_backlog(self._newest)
         left = flow.last_left
         if left is not None and left * columns.nbytes < _LITTLE * count:
             self.client._flood_ends()
@@ -129,9 +130,7 @@ class ColumnarSink(PullSink):
     def _deliver_messages(self, items: list[Any]) -> None:
         # A message without a reply that is no status did not come from the consumer. In the buffer nobody
         # would ever take it out, and the machine would wait for the room it occupies.
-        logger.warning(
-            "%s: ignored %d messages that are not JetStream's", self.target.next_subject, len(items)
-        )
+        logger.warning("%s: ignored %d messages that are not JetStream's", self.label, len(items))
 
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if discard and not self.done:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from jetspark._log import fields, get_logger
+from jetspark.connection.listening import call_listener
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
 from jetspark.jetstream.consume_errors import ConsumeError
 
 if TYPE_CHECKING:
-    import threading
     from types import TracebackType
 
     from jetspark.jetstream.flow_sink import FlowSink
@@ -60,9 +59,7 @@ class ConsumeBase:
         self._sink: FlowSink | None = None
         self._raised = False
         self._told = False
-        self._listening: set[asyncio.Future[None]] = set()
-        # Of a drain of the connection: done when one of those who read may have finished.
-        self._news: asyncio.Future[None] | None = None
+        self._listening: set[asyncio.Task[None]] = set()
 
     @property
     def closed(self) -> bool:
@@ -89,8 +86,9 @@ class ConsumeBase:
 
     async def stop(self) -> None:
         """End now. What is buffered is dropped; the server delivers it again after ack_wait."""
-        self._started().stop()
-        self._nobody_reads()
+        sink = self._started()
+        sink.stop()
+        sink.takers.clear()
 
     async def drain(self) -> None:
         """Pull no more; what has arrived is still handed out, then the iteration ends.
@@ -107,74 +105,21 @@ class ConsumeBase:
         return self._sink
 
     def _tell(self, error: JetsparkError) -> None:
-        if self._on_error is None:
-            return
-        try:
-            result = self._on_error(error)
-        except Exception:
-            logger.exception("the error listener raised")
-            return
-        if inspect.isawaitable(result):
-            task = asyncio.ensure_future(self._await_listener(result))
-            self._listening.add(task)
-            task.add_done_callback(self._listening.discard)
-
-    @staticmethod
-    async def _await_listener(result: Awaitable[Any]) -> None:
-        try:
-            await result
-        except Exception:
-            logger.exception("the error listener raised")
-
-    # Drain of the connection: it stays open until those who read have met the end, for then they have
-    # acked what they had.
+        if self._on_error is not None:
+            sink = self._started()
+            what = f"on_error of {sink.label} raised on {type(error).__name__}"
+            call_listener(self._on_error, error, what, sink.client._loop, self._listening)
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained: readers get what has arrived, and can still ack it."""
         sink = self._started()
         sink.drain()
-        loop = asyncio.get_running_loop()
         timeout = sink.client.options.drain_timeout
-        deadline = loop.time() + timeout
-        while True:
-            self._news = loop.create_future()
-            # A reader that drains its own connection can't be waited for.
-            readers = [reader for reader in sink.takers if reader is not asker and _lives(reader)]
-            if not readers:
-                return
-            tasks = [reader for reader in readers if isinstance(reader, asyncio.Task)]
-            left = max(0.0, deadline - loop.time())
-            done, _ = await asyncio.wait(
-                [self._news, *tasks], timeout=left, return_when=asyncio.FIRST_COMPLETED
+        if not await sink.takers.finished(asker, timeout):
+            raise DrainTimeout(
+                f"reader of {sink.label} left {len(sink.buffer)} messages, or works on the last one, "
+                f"after drain_timeout={timeout:g}s"
             )
-            if not done:
-                raise DrainTimeout(
-                    f"reader of {sink.label!r} left {len(sink.buffer)} messages, or works on the last one, "
-                    f"after drain_timeout={timeout:g}s"
-                )
-
-    def _reads(self, sink: FlowSink, reader: Any) -> None:
-        """Somebody takes messages: a task, or a thread of the blocking facade."""
-        if reader not in sink.takers:
-            sink.takers = {each for each in sink.takers if _lives(each)} | {reader}
-
-    def _has_read(self, sink: FlowSink, reader: Any) -> None:
-        """It has met the end."""
-        sink.takers = sink.takers - {reader}
-        self._tell_drain(sink)
-
-    def _nobody_reads(self) -> None:
-        """Stopped: there is nothing to wait for."""
-        sink = self._started()
-        sink.takers = set()
-        self._tell_drain(sink)
-
-    def _tell_drain(self, sink: FlowSink) -> None:
-        news = self._news
-        if news is not None:
-            # Readers may be threads. The loop is closed only after the drain.
-            with contextlib.suppress(RuntimeError):
-                sink.client._loop.call_soon_threadsafe(_set, news)
 
     def _end(self, sink: FlowSink) -> JetsparkError | None:
         """The error to raise at the end, once; None when the end was asked for."""
@@ -191,15 +136,6 @@ class ConsumeBase:
             self._tell(sink.error)
 
 
-def _lives(reader: asyncio.Task[Any] | threading.Thread) -> bool:
-    return not reader.done() if isinstance(reader, asyncio.Task) else reader.is_alive()
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 class Consume(ConsumeBase):
     """Messages one by one: ``async with consumer.consume() as messages: async for message in messages``.
 
@@ -208,7 +144,7 @@ class Consume(ConsumeBase):
     """
 
     def __aiter__(self) -> Self:
-        self._reads(self._started(), asyncio.current_task())
+        self._started().takers.add(asyncio.current_task())
         return self
 
     async def __anext__(self) -> Message:
@@ -219,12 +155,12 @@ class Consume(ConsumeBase):
         while not buffer:
             sink.report()
             if sink.done:
-                self._has_read(sink, asyncio.current_task())
+                sink.takers.remove(asyncio.current_task())
                 error = self._end(sink)
                 if error is not None:
                     raise error
                 raise StopAsyncIteration
-            self._reads(sink, asyncio.current_task())
+            sink.takers.add(asyncio.current_task())
             await sink.wait()
         message = buffer.popleft()
         if len(buffer) <= sink.mark:
@@ -236,7 +172,7 @@ class ConsumeBatches(ConsumeBase):
     """Messages in lists, as they arrived: for code that works on many at a time."""
 
     def __aiter__(self) -> Self:
-        self._reads(self._started(), asyncio.current_task())
+        self._started().takers.add(asyncio.current_task())
         return self
 
     async def __anext__(self) -> list[Message]:
@@ -247,12 +183,12 @@ class ConsumeBatches(ConsumeBase):
         while not buffer:
             sink.report()
             if sink.done:
-                self._has_read(sink, asyncio.current_task())
+                sink.takers.remove(asyncio.current_task())
                 error = self._end(sink)
                 if error is not None:
                     raise error
                 raise StopAsyncIteration
-            self._reads(sink, asyncio.current_task())
+            sink.takers.add(asyncio.current_task())
             await sink.wait()
         batch = list(buffer)
         buffer.clear()
@@ -268,7 +204,8 @@ class ConsumeBatches(ConsumeBase):
 class ConsumeCallback(ConsumeBase):
     """Messages to a callback, async or not; ``concurrency`` of them at a time.
 
-    With concurrency 1 they come in order, one after the other. Await ``wait`` for the end.
+    With concurrency 1 they come in order, one after the other. Await ``wait`` for the end. What the callback
+    raises is reported with its traceback, and goes to ``on_error`` as :class:`HandlerFailed`.
     """
 
     def __init__(
@@ -324,8 +261,7 @@ class ConsumeCallback(ConsumeBase):
         _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
         if unfinished:
             raise DrainTimeout(
-                f"callback of {sink.label!r} left {len(sink.buffer)} messages "
-                f"after drain_timeout={timeout:g}s"
+                f"callback of {sink.label} left {len(sink.buffer)} messages after drain_timeout={timeout:g}s"
             )
 
     async def _finish_workers(self) -> None:
@@ -354,15 +290,27 @@ class ConsumeCallback(ConsumeBase):
                     self._failed(error, message)
             sink.report()
             if sink.done:
-                self._left -= 1
-                if not self._left and sink.error is not None and not sink.closed_by_user:
-                    # Perhaps nobody ever calls wait().
-                    logger.warning(
-                        "consume ended: %s", sink.error, extra=fields(source=sink.label, error=sink.error)
-                    )
-                    self._announce(sink)
+                self._worker_ends(sink)
                 return
             await sink.wait()
 
+    def _worker_ends(self, sink: FlowSink) -> None:
+        """One of the workers has met the end. The last of them tells why: perhaps nobody calls ``wait``."""
+        self._left -= 1
+        if not self._left and sink.error is not None and not sink.closed_by_user:
+            logger.warning(
+                "consume of %s ended: %s",
+                sink.label,
+                sink.error,
+                extra=fields(source=sink.label, error=sink.error),
+            )
+            self._announce(sink)
+
     def _failed(self, error: BaseException, message: Message) -> None:
-        self._started()._warn(HandlerFailed(error, message), error)
+        tell_failure(self._started(), error, message)
+
+
+def tell_failure(sink: FlowSink, error: BaseException, message: Message) -> None:
+    """A callback raised on a message of this sink."""
+    what = f"callback of {sink.label} raised on a message of {message.subject!r}"
+    sink.callback_failed(HandlerFailed(error, message), what, error)

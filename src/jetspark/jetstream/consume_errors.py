@@ -132,15 +132,24 @@ class MissedHeartbeat(PullWarning):
 
 
 class PullUnanswered(PullWarning):
-    """A fetch saw neither all its messages nor a terminating status until after it expired."""
+    """A fetch got neither all its messages nor a status that ends it until after it expired.
 
-    def __init__(self, waited: float, expires: float) -> None:
+    Nobody said that the consumer has no messages, so this is no empty fetch. ``reason``: what kept the
+    answer away, where that is known.
+    """
+
+    def __init__(self, waited: float, expires: float, reason: str = "") -> None:
         super().__init__(
-            f"no terminating status after {waited:.3f} s for a request that expires after {expires:.3f} s: "
-            "it was lost on its way; set idle_heartbeat to learn of it earlier"
+            f"no answer after {waited:.3f} s to a fetch that expires after {expires:.3f} s, so it is unknown "
+            "whether messages wait: "
+            + (
+                reason
+                or "the server hangs, or the request was lost; set idle_heartbeat to learn of it earlier"
+            )
         )
         self.waited = waited
         self.expires = expires
+        self.reason = reason
 
 
 class ConsumerGap(ConsumeError):

@@ -47,6 +47,7 @@ class Consumer:
             acks=config.ack_policy != AckPolicy.NONE,
             api_timeout=js._api.timeout,
             pinned=config.priority_policy == PriorityPolicy.PINNED_CLIENT,
+            max_waiting=config.max_waiting,
         )
         self._stash = Stash(self._target, config.ack_wait, config.max_deliver)
 
@@ -103,7 +104,7 @@ class Consumer:
         """
         body: dict[str, Any] = {}
         if seq is not None:
-            if isinstance(seq, bool) or not isinstance(seq, int) or seq < 1:
+            if isinstance(seq, bool) or not isinstance(seq, int) or not 1 <= seq < 1 << 64:
                 raise InvalidArgument("seq", seq, "must be a stream sequence, 1 or more, or None")
             body["seq"] = seq
         try:
@@ -133,12 +134,19 @@ class Consumer:
         """Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.
 
         It ends when ``max_messages`` or ``max_bytes`` are there (at least one is required) or after
-        ``expires`` seconds (30), with what came until then; nothing is an empty batch. ``no_wait``: what is
-        there now; with ``expires`` it waits that long for a first message. ``idle_heartbeat``: seconds of
-        silence after which the server must send a heartbeat (default: on when ``expires`` is above 30; at
-        most half of it). ``group``, ``min_pending``, ``min_ack_pending``, ``priority``: priority groups
-        (2.11, 2.12). The consumer's max_request_batch, max_request_expires and max_request_max_bytes limit
-        a request.
+        ``expires`` seconds (30), with what came until then. An empty batch means that the server has nothing.
+        Without its word the fetch raises: :class:`NotConnected` when no server is connected,
+        :class:`PullUnanswered` when none answers, both 1 to 5 s after ``expires``;
+        :class:`NoConsumerResponders` when the consumer has no leader or does not exist;
+        :class:`MessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
+        error is ``batch.error``. A link that breaks and comes back in time is no error: the rest is asked for
+        again.
+
+        ``no_wait``: what is there now; with ``expires`` it waits that long for a first message.
+        ``idle_heartbeat``: seconds of silence after which the server must send a heartbeat (default: on when
+        ``expires`` is above 30; at most half of it). ``group``, ``min_pending``, ``min_ack_pending``,
+        ``priority``: priority groups (2.11, 2.12). The consumer's max_request_batch, max_request_expires and
+        max_request_max_bytes limit a request.
         """
         self._check_pull()
         options = FetchOptions(
@@ -174,10 +182,15 @@ class Consumer:
         min_ack_pending: int | None = None,
         priority: int = 0,
     ) -> Message | None:
-        """Get one message, or None when none came within ``expires`` seconds (30).
+        """Get one message, or None when the server has none within ``expires`` seconds (30).
 
-        The request is sent now and ends with the call. Cancelling it loses no message. Raises what ends the
-        request otherwise: consumer deleted, missed heartbeats, a limit of the consumer.
+        The request is sent now and ends with the call. Raises what ends the request otherwise: consumer
+        deleted, missed heartbeats, a limit of the consumer; and, 1 to 5 s after ``expires``,
+        :class:`NotConnected` or :class:`PullUnanswered` when nobody answered.
+
+        Cancelling it loses no message: the next call on this handle gets it. With ack policy none or
+        max_deliver=1, where the server sends nothing twice, one that it sends in the moment in which it takes
+        the withdrawal is lost.
         """
         batch = await self.fetch(
             1,
@@ -288,7 +301,8 @@ class Consumer:
         after which the server sends a heartbeat (half of ``expires``, 0.5 to 30); none for twice as long is
         a warning and a new request. ``stop_after``: end after so many messages. ``group``, ``min_pending``,
         ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12). ``on_error``: called with warnings,
-        with failures of the callback, and with the error that ends it.
+        with failures of the callback, and with the error that ends it. What the callback raises is
+        reported with its traceback as well, on stderr unless logging is set up; the message stays un-acked.
 
         A push consumer sends by itself, so of these only ``stop_after`` and ``on_error`` apply, and others
         are refused. Unless it has a deliver group only one can read from it: :class:`ConsumerInUse`.
@@ -342,6 +356,7 @@ class Consumer:
         target = PushTarget(client, self._info.config, api_timeout=self._target.api_timeout)
         sink = kind(target, options, tell)
         sink.look_up = self.info
+        sink.names = (self.stream_name, self.name)
         return sink
 
     def _new_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream import stored
 from jetspark.jetstream.account import AccountInfo
 from jetspark.jetstream.advisory_feed import Advisories
 from jetspark.jetstream.api import Api
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from jetspark.jetstream.advisories import Advisory
     from jetspark.jetstream.consume import ErrorListener, Handler
     from jetspark.jetstream.fast_flow import IngestGap
-    from jetspark.jetstream.group_answers import Home
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
 
@@ -157,6 +155,7 @@ class JetStream:
         self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
     ) -> Consumer:
         """Change a consumer's config. Raises :class:`ConsumerDoesNotExist` when there is none."""
+        validate_consumer_config(config, pedantic=pedantic)
         if config.effective_name is None:
             raise InvalidArgument("name", None, "an update must name the consumer; set name or durable_name")
         return await self._put_consumer(stream, config, "update", pedantic)
@@ -349,7 +348,7 @@ class JetStream:
         operation = f"CONSUMER.CREATE.{stream}.{name}"
         if config.filter_subject:
             # The filter in the subject lets permissions restrict it; only a single filter has this form.
-            operation += f".{config.filter_subject}"
+            operation += "." + config.filter_subject
         body = consumer_create_request(stream, config, action=action, pedantic=pedantic)
         return Consumer(self, ConsumerInfo.from_wire(await self._api.request(operation, body)))
 
@@ -539,19 +538,16 @@ class JetStream:
         that have a ``msg_id`` again when the connection broke, no stream answered or no ack came for a
         quarter of ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a
         sequence are never sent again.
-        """
-        return Publisher(
-            self._client, window=window, ack_timeout=ack_timeout, retry=retry, lookup=self._stored_payload
-        )
 
-    async def _stored_payload(self, home: Home, seq: int) -> bytes:
-        """What the stream that sent an ack has there, as its leader says."""
-        stream, domain = home
-        api = self._api
-        if domain is not None and api.prefix.startswith("$JS."):
-            # Streams of other domains may have the same name.
-            api = Api(self._client, domain=domain, api_prefix=None, timeout=api.timeout)
-        return (await stored.get_by_api(api, stream, stored.message_request(seq=seq))).data
+        Messages are stored in the order in which they were published. With ``retry`` that holds over lost
+        connections and restarted servers too: what has no ack is sent again first, oldest first, and newer
+        messages wait until the streams take the older ones, at most ``ack_timeout``. Messages without a
+        ``msg_id`` are not sent again and leave a gap. One case can't be prevented from here: when the leader
+        of a replicated stream dies, or a stream refuses for a moment, while messages are on their way, it may
+        have stored a newer one of them and not an older one. That one is sent again and stored after it.
+        Where order matters more than speed, use ``window=1``, or ``Expect``.
+        """
+        return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
 
 
 def _subject_filter(subject: str | None) -> dict[str, Any]:

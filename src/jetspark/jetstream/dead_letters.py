@@ -87,7 +87,8 @@ class DeadLetter:
             ("Deliveries", str(advisory.deliveries)),
             ("Reason", self.reason),
         ):
-            all_headers[f"Dead-Letter-{name}"] = value
+            # A reason is what some client wrote, line breaks and all.
+            all_headers[f"Dead-Letter-{name}"] = " ".join(value.splitlines())
         for name, value in Headers(headers).items() if headers is not None else ():
             all_headers[name] = value
         if msg_id is None:
@@ -156,7 +157,7 @@ class DeadLetters:
         await self._feed._start()
 
     async def _letter(self, advisory: Advisory) -> DeadLetter | None:
-        if not isinstance(advisory, MaxDeliveriesAdvisory | TerminatedAdvisory):
+        if not isinstance(advisory, MaxDeliveriesAdvisory | TerminatedAdvisory) or advisory.stream_seq < 1:
             return None  # of another shape than ours: it names no message that could be fetched
         message: StoredMsg | None
         try:

@@ -58,10 +58,10 @@ def error_from_response(response: Mapping[str, Any]) -> ApiError:
     code = error.get("code")
     err_code = error.get("err_code")
     description = error.get("description")
-    number = err_code if isinstance(err_code, int) else 0
+    number = err_code if isinstance(err_code, int) and 0 <= err_code < 1 << 31 else 0
     cls = ApiError.registry.get(number, ApiError)
     return cls(
-        code if isinstance(code, int) else 0,
+        code if isinstance(code, int) and 0 <= code < 1 << 31 else 0,
         number,
         description if isinstance(description, str) and description else "no description",
     )

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -128,11 +128,16 @@ class Report:
 Action = SendPing | SendEnd | Report
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+# The server keeps it in 16 bits.
+_MAX_FLOW = 65_535
+
+
 class _Reply(msgspec.Struct, frozen=True):
     type: str = ""
-    seq: int = 0
-    msgs: int = 0
-    last_seq: int = 0
+    seq: _Number = 0
+    msgs: _Number = 0
+    last_seq: _Number = 0
     error: dict[str, Any] | None = None
 
 
@@ -298,10 +303,12 @@ class FastFlow:
     def _on_ack(self, reply: _Reply, operation: int) -> None:
         if self.state is State.STARTING:
             self.state = State.OPEN
-        if reply.seq > self.acked:
-            self.acked = reply.seq
+        # Nobody can ack what was not sent.
+        seq = min(reply.seq, self.sent)
+        if seq > self.acked:
+            self.acked = seq
             self._extra = 0
-            while self._settled and self._settled[0] <= reply.seq:
+            while self._settled and self._settled[0] <= seq:
                 self._settled.popleft()
         elif operation == PING and self.sent >= self.limit:
             # The server has everything and nothing to ack: reports of refused messages were lost. A message
@@ -309,10 +316,11 @@ class FastFlow:
             self._extra += 1
         if operation == PING:
             self._doubt = None
-        self.flow = max(1, reply.msgs)
+        self.flow = min(max(1, reply.msgs), _MAX_FLOW)
         self._widen()
 
     def _on_gap(self, first: int, last: int) -> list[Action]:
+        last = min(last, self.sent)
         if last < first or self.state is State.STARTING:
             return []
         gap = IngestGap(first=first, last=last)
@@ -360,7 +368,7 @@ class FastFlow:
             )
             return []
         self.ack = ack
-        stored = ack.count or 0
+        stored = min(ack.count or 0, self.sent)
         self.acked = max(self.acked, stored)
         if self.state is State.COMMITTING and self.cause is None and (self._gap_ok or stored >= self.sent):
             self._finish(None)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from jetspark._log import fields, get_logger
 from jetspark.connection.core import FLUSH_AT, HeadersLike
-from jetspark.connection.events import CallbackFailed
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
@@ -33,7 +32,7 @@ from jetspark.jetstream.fast_flow import (
     State,
 )
 from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish_headers
-from jetspark.wire.headers import encode_headers
+from jetspark.wire.headers import HeaderBlock, encode_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +178,7 @@ class FastIngest(Sink):
         subjects must belong to one stream. Raises :class:`FastIngestBroken` when the batch ended early; the
         first message raises what the stream refuses it for, such as :class:`FastIngestDisabled`.
         """
-        block: bytes | None = None
+        block: HeaderBlock | None = None
         if (
             headers is not None
             or msg_id is not None
@@ -240,7 +239,7 @@ class FastIngest(Sink):
 
     # Internals
 
-    async def _begin(self, subject: str, data: bytes, block: bytes | None) -> int:
+    async def _begin(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
         """Send the first message and wait for the flow that the server grants."""
         if not self._open:
             raise ConnectionClosed("the fast-ingest batch is not open; use it with 'async with'")
@@ -327,7 +326,8 @@ class FastIngest(Sink):
         try:
             self._on_gap(gap)
         except Exception as error:
-            self.client._emit(CallbackFailed(self.subject, error))
+            what = f"on_gap of fast-ingest batch {self._id} raised"
+            self.client._callback_failed(what, self.subject, error)
 
     def _set_timer(self) -> None:
         if self._open and self._flow.state is not State.DONE:

@@ -3,13 +3,19 @@
 Each fetch has an inbox of its own, so a late status of one can't reach another, and unsubscribing it
 withdraws the request from the server.
 
+**Empty is what the server said**: 404, 408, or the end of a request that was served. Whatever else ends a
+fetch without a message is raised: no link, no answer by the client's own deadline, no leader, a message that
+is larger than ``max_bytes``.
+
 Cancelling a fetch loses nothing. What had arrived, and what arrives until the server has confirmed the
 UNSUB, goes to the consumer handle's *stash*: to a fetch of that handle that is waiting, else to the next
 one; unless its ack_wait has passed, for then the server delivers it again anyway.
 
 A message that the server sends in the instant in which it takes the UNSUB goes nowhere. With acks it is
 delivered again. Where it would not be (ack policy none, max_deliver 1) the UNSUB of a cancelled fetch comes
-a moment later, when what was there for its request has been sent.
+later, when what was there for its request has been sent (``PullSink._served``). What is published in that
+instant is lost all the same: the protocol has no other way to withdraw a request, and one that stays open
+would take messages from those who still wait.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark.jetstream.consume_errors import MessageTooLarge
 from jetspark.jetstream.pull import PullSink, PullTarget, message_size
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ if TYPE_CHECKING:
 
 # Go's default, and the server's, for consumers that leave ack_wait out.
 _DEFAULT_ACK_WAIT = 30.0
-# Seconds from the end of a fetch to its UNSUB where nothing is delivered again.
-_LINGER = 0.1
 
 
 class MessageBatch(list["Message"]):
@@ -53,7 +58,7 @@ class Stash:
         # What is not delivered again may not be thrown away.
         again = target.acks and max_deliver != 1
         self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
-        target.linger = 0.0 if again else _LINGER
+        target.again = again
         self._messages: deque[tuple[float, Any]] = deque()
         # Fetches under way.
         self._waiting: list[PullSink] = []
@@ -68,7 +73,10 @@ class Stash:
         return bool(self._waiting)
 
     def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
-        """Messages that may still be processed, within the limits of whoever asks; None is no limit."""
+        """Messages that may still be processed, within the limits of whoever asks; None is no limit.
+
+        What is left after that (``len``) is too large, unless ``count`` was reached.
+        """
         now = self.loop.time()
         found: list[Any] = []
         room = float("inf") if max_bytes is None else max_bytes
@@ -101,15 +109,7 @@ class Stash:
         """Take over everything from a fetch that nobody waits for any more; its request too."""
         self.keep(sink.buffer)
         if not sink.done:
-            sink.on_done = lambda: self.keep(sink.buffer)
-            if self._target.linger:
-                self.loop.call_later(self._target.linger, self._drain, sink)
-            else:
-                sink.drain()
-
-    @staticmethod
-    def _drain(sink: PullSink) -> None:
-        if not sink.done:
+            sink.heir = self.keep  # until the server has confirmed its end it may still get messages
             sink.drain()
 
     def keep(self, messages: deque[Any]) -> None:
@@ -124,8 +124,9 @@ class Stash:
 class Fetch:
     """A fetch: ``await`` it for all messages at once, or ``async for`` over them as they come.
 
-    An empty result is an empty batch, not an exception. What ends a fetch early (consumer deleted, missed
-    heartbeats, a limit of the consumer) leaves the messages that came before it: awaiting gives them with
+    An empty batch means that the server said so. What ends a fetch early (consumer deleted, missed
+    heartbeats, a limit of the consumer) or leaves it without an answer (:class:`NotConnected`,
+    :class:`PullUnanswered`) leaves the messages that came before it: awaiting gives them with
     ``batch.error`` set, or raises the error when there are none; iterating raises it behind the last one.
     """
 
@@ -156,15 +157,29 @@ class Fetch:
                 sink.buffer.extendleft(reversed(batch))
             self._stash.leave(sink)
         if len(batch) < self._options.batch:
-            batch.error = sink.error
-        if batch.error is not None and not batch:
-            raise batch.error
+            batch.error = self._error_of(sink, len(batch))
+        if not batch:
+            if batch.error is not None:
+                raise batch.error
+            batch.extend(self._last_look())
         return batch
 
     def __aiter__(self) -> FetchIterator:
         stashed: list[Message] = []
         sink = self._start(stashed)
-        return FetchIterator(self._stash, stashed, sink, self._options.batch)
+        return FetchIterator(self, stashed, sink)
+
+    def _error_of(self, sink: PullSink, found: int) -> JetsparkError | None:
+        """What ended it early. One that has messages ends as usual when the next is too large."""
+        return None if found and isinstance(sink.error, MessageTooLarge) else sink.error
+
+    def _last_look(self) -> list[Message]:
+        """The server has said that there is nothing: what others of this handle left behind since."""
+        options = self._options
+        found = self._stash.take(options.batch, options.max_bytes)
+        if not found and len(self._stash):
+            raise MessageTooLarge(409, "Message Size Exceeds MaxBytes")
+        return found
 
     def _start(self, stashed: list[Message]) -> PullSink | None:
         """Send the request for what the stash does not have; None when it has all."""
@@ -190,10 +205,11 @@ class FetchIterator:
     next fetch would overtake what this one had received.
     """
 
-    def __init__(self, stash: Stash, stashed: list[Message], sink: PullSink | None, limit: int) -> None:
-        self._stash = stash
+    def __init__(self, fetch: Fetch, stashed: list[Message], sink: PullSink | None) -> None:
+        self._fetch = fetch
+        self._stash = stash = fetch._stash
         self._sink = sink
-        self._left = limit
+        self._limit = self._left = fetch._options.batch
         if sink is None:
             self._buffer: deque[Message] = deque(stashed)
         else:
@@ -211,9 +227,12 @@ class FetchIterator:
                 raise StopAsyncIteration
             if sink.complete:
                 self._give_back()
-                if sink.error is not None:
-                    raise sink.error
-                raise StopAsyncIteration
+                found = self._limit - self._left
+                error = self._fetch._error_of(sink, found)
+                if error is not None:
+                    raise error
+                self._buffer.extend(() if found else self._fetch._last_look())
+                continue
             await sink.wait()
         message = self._buffer.popleft()
         self._left -= 1

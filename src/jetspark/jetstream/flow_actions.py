@@ -78,6 +78,12 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeInbox:
+    """Unsubscribe the inbox, hand in what comes until the server confirmed it (PONG), subscribe another one,
+    then call ``on_inbox_changed``. Never confirmed when the link breaks."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendFlowControl:
     """Publish an empty message to the subject: the server may send more (ADR-15 "Flow Control")."""
 
@@ -119,6 +125,7 @@ Action: TypeAlias = (
     | Raise
     | ClearPin
     | Unsubscribe
+    | ChangeInbox
     | SendFlowControl
     | CreateConsumer
     | DeleteConsumer

@@ -13,6 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark._log import fields, get_logger
+from jetspark.connection.listening import report_failure
+from jetspark.connection.readers import Readers
 from jetspark.connection.subscription import Sink
 from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
 from jetspark.jetstream.message import Message
@@ -67,8 +69,7 @@ class FlowSink(Sink):
         self.on_done: Callable[[], None] | None = None
         # Called when the connection is drained, with the task that asked for it; None: just let it close.
         self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
-        # The tasks or threads that take messages and have not met the end.
-        self.takers: set[Any] = set()
+        self.takers = Readers()
         # Report processed messages when the buffer is no longer than this.
         self.mark = -1
         self._on_warning = on_warning
@@ -79,8 +80,8 @@ class FlowSink(Sink):
 
     @property
     def label(self) -> str:
-        """What the log calls it."""
-        return self.subject
+        """What the log and errors call it."""
+        return f"subscription to {self.subject!r}"
 
     # Life
 
@@ -210,11 +211,17 @@ class FlowSink(Sink):
         if self._waiters:
             self._wake()
 
-    def _warn(self, warning: JetsparkError, cause: BaseException | None = None) -> None:
-        """Log it, with what caused it, and tell whoever listens."""
-        logger.warning(
-            "%s: %s", self.label, warning, exc_info=cause, extra=fields(source=self.label, error=warning)
-        )
+    def _warn(self, warning: JetsparkError) -> None:
+        """Log it and tell whoever listens."""
+        logger.warning("%s: %s", self.label, warning, extra=fields(source=self.label, error=warning))
+        self._notify(warning)
+
+    def callback_failed(self, failure: JetsparkError, what: str, error: BaseException) -> None:
+        """User code raised: tell the loop's exception handler and whoever listens. For any thread."""
+        report_failure(self.client._loop, what, error)
+        self._notify(failure)
+
+    def _notify(self, warning: JetsparkError) -> None:
         if self._on_warning is not None:
             self._on_warning(warning)
 

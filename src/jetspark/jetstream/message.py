@@ -83,11 +83,16 @@ def nak_body(delay: float | timedelta | None) -> bytes:
 
 def term_body(reason: str | None) -> bytes:
     """``+TERM``, with the reason that the server puts into its advisory (2.10.4)."""
-    if not reason:
+    if reason is None or reason == "":
         return b"+TERM"
+    if not isinstance(reason, str):
+        raise InvalidArgument("reason", reason, f"must be a str, not {type(reason).__name__}")
     if "\r" in reason or "\n" in reason:
         raise InvalidArgument("reason", reason, "must not contain CR or LF")
-    return b"+TERM " + reason.encode()
+    try:
+        return b"+TERM " + reason.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("reason", reason, "must be encodable as UTF-8") from None
 
 
 class Message(MessageBase, eq=False, gc=False):

@@ -211,7 +211,7 @@ def _decoder(hint: Any) -> Convert:
     if hint is Any:
         return lambda value, where: value
     if hint is Duration:
-        return lambda value, where: Duration.from_ns(_checked(value, int, where))
+        return lambda value, where: Duration.from_ns(_checked(value, int, where, (1 << 63) - 1))
     if hint is Timestamp:
         return lambda value, where: Timestamp.parse(_checked(value, str, where))
     if issubclass(hint, OpenEnum):
@@ -223,9 +223,12 @@ def _decoder(hint: Any) -> Convert:
     return lambda value, where: _checked(value, kind, where)
 
 
-def _checked(value: Any, kind: type, where: str) -> Any:
+def _checked(value: Any, kind: type, where: str, most: int = (1 << 64) - 1) -> Any:
+    """The value, of the right type; an integer within 64 bits. JSON has integers of any size."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ProtocolError(f"{where}: expected {kind.__name__}, got {value!r}")
+        raise ProtocolError(f"{where}: expected {kind.__name__}, got {value!r:.100}")
+    if isinstance(value, int) and not -(1 << 63) <= value <= most:
+        raise ProtocolError(f"{where}: {value!r:.50} does not fit 64 bits")
     return value
 
 

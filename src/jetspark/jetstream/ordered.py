@@ -21,7 +21,12 @@ from jetspark._log import fields, get_logger
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, InvalidArgument, JetsparkError, RequestTimeout
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
-from jetspark.jetstream.consume_errors import ConsumeError, MissedHeartbeat
+from jetspark.jetstream.consume_errors import (
+    ConsumeError,
+    MessageTooLarge,
+    MissedHeartbeat,
+    PullUnanswered,
+)
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
 from jetspark.jetstream.fetch import Fetch, Stash
@@ -98,6 +103,10 @@ class OrderedSink(PullSink):
         # What ends the sink right now leaves nothing open on the server.
         self._settled = False
         self.serial = 0
+
+    @property
+    def label(self) -> str:
+        return self._chain.label
 
     @property
     def wants_more(self) -> bool:
@@ -219,6 +228,14 @@ class OrderedSink(PullSink):
             self._perform(actions)
         self._arm()
 
+    def _explained(self, error: JetsparkError | None) -> JetsparkError | None:
+        explained = super()._explained(error)
+        trouble = self._chain.trouble
+        if explained is error and isinstance(error, PullUnanswered) and trouble is not None:
+            reason = f"its consumer could not be made: {trouble}"
+            return PullUnanswered(error.waited, error.expires, reason)
+        return explained
+
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if self.done:
             return
@@ -260,8 +277,15 @@ class OrderedChain:
         self.info: ConsumerInfo | None = None
         self.sink: ChainedSink | None = None
         self.error: JetsparkError | None = None
+        # Why the latest consumer could not be made; None when it was.
+        self.trouble: JetsparkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def label(self) -> str:
+        """What the log and errors call it. Its consumers come and go, so their names say little."""
+        return f"an ordered consumer of stream {self._stream!r}"
 
     @property
     def ready(self) -> bool:
@@ -367,12 +391,14 @@ class OrderedChain:
                     self._delete_later(create.name)  # it may be there all the same
                 if isinstance(error, ConnectionLost) and self.sink is not None and not self.ready:
                     return error  # no failed attempt: the reconnect starts the next
+                self.trouble = error
                 gone = isinstance(error, StreamNotFound)
                 self.perform(flow.on_create_failed(create.serial, error, self._now(), permanent=gone))
                 return error
             except asyncio.CancelledError:
                 self._delete_later(create.name)
                 raise
+        self.trouble = None
         info = consumer.cached_info
         current = create.serial == flow.serial and flow.state is OrderedState.CREATING
         self.perform(flow.on_created(create.serial, self._now(), info.delivered.stream_seq + 1))
@@ -452,7 +478,10 @@ class OrderedFetch(Fetch):
         options, stash = self._options, self._stash
         stashed.extend(stash.take(options.batch, options.max_bytes))
         if len(stash):
-            return None  # full, or the next is too large: nothing may overtake it
+            # Full, or the next is too large: nothing may overtake it.
+            if not stashed:
+                raise MessageTooLarge(409, "Message Size Exceeds MaxBytes")
+            return None
         rest = options.without(len(stashed), sum(map(message_size, stashed))) if stashed else options
         if rest is None:
             return None
@@ -484,6 +513,8 @@ class OrderedConsumer(Consumer):
         super().__init__(js, chain.info)
         self._target = chain.target
         self._stash = OrderedStash(chain.target, None)
+        # The next consumer delivers again what was on its way to nobody.
+        chain.target.again = True
 
     @property
     def _info(self) -> ConsumerInfo:

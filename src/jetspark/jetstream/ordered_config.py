@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
-from jetspark.jetstream.validation import check_name
+from jetspark.jetstream.validation import check_flag, check_name
 from jetspark.jetstream.values import Timestamp
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
 
     from jetspark.jetstream.flow_actions import CreateConsumer
@@ -48,12 +49,21 @@ class OrderedConsumerConfig:
     metadata: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.filter_subjects is not None and not isinstance(self.filter_subjects, Iterable):
+            raise InvalidArgument(
+                "filter_subjects", self.filter_subjects, "must be a filter or a sequence of them"
+            )
         for one in self.filters:
             validate_filter(one, field="filter_subjects")
+        if not isinstance(self.replay_policy, str):
+            raise InvalidArgument("replay_policy", self.replay_policy, "must be a ReplayPolicy or its name")
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise InvalidArgument("metadata", self.metadata, "must be a mapping of texts to texts")
+        check_flag("headers_only", self.headers_only)
         if self.opt_start_seq is not None and (
             isinstance(self.opt_start_seq, bool)
             or not isinstance(self.opt_start_seq, int)
-            or self.opt_start_seq < 1
+            or not 1 <= self.opt_start_seq < 1 << 64
         ):
             raise InvalidArgument("opt_start_seq", self.opt_start_seq, "must be a stream sequence, 1 or more")
         if self.opt_start_seq is not None and self.opt_start_time is not None:

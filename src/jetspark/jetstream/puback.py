@@ -1,11 +1,16 @@
 """What the server answers to a publish."""
 
-from typing import Any
+import re
+from typing import Annotated, Any
 
 import msgspec
 
 from jetspark.errors import ProtocolError
 from jetspark.jetstream.errors import error_from_response
+
+_INT64 = msgspec.Meta(ge=0, le=(1 << 63) - 1)
+# Counters have any size; Python turns no more than 4300 digits into a number.
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,4300}")
 
 
 class PubAck(
@@ -19,7 +24,7 @@ class PubAck(
 
     stream: str
     """Stream that stored it."""
-    seq: int = 0
+    seq: Annotated[int, _INT64] = 0
     """Its sequence; of a duplicate, that of the first one; of a batch, that of its last message."""
     domain: str | None = None
     """JetStream domain of the stream."""
@@ -29,13 +34,17 @@ class PubAck(
     """Counter streams: the counter after the increment, as a decimal string (2.12)."""
     batch: str | None = None
     """Id of the batch this ack commits (2.12)."""
-    count: int | None = None
+    count: Annotated[int, _INT64] | None = None
     """Number of messages in the batch (2.12)."""
 
     @property
     def value(self) -> int | None:
         """Counter streams: the counter after the increment; None for other streams (2.12)."""
-        return None if self.val is None else int(self.val)
+        if self.val is None:
+            return None
+        if not _DECIMAL.fullmatch(self.val):
+            raise ProtocolError(f"ack of a counter whose value is no number: {self.val!r:.100}")
+        return int(self.val)
 
     @classmethod
     def from_response(cls, data: bytes) -> "PubAck":

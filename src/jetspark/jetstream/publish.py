@@ -41,9 +41,13 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.stream is not None:
             check_name("expect.stream", self.stream)
+        if self.last_msg_id is not None:
+            check_msg_id("expect.last_msg_id", self.last_msg_id)
         for field in ("last_seq", "last_subject_seq"):
             value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64
+            ):
                 raise InvalidArgument(f"expect.{field}", value, "must be a sequence, 0 or more")
         if self.last_subject_seq_subject is not None:
             validate_filter(self.last_subject_seq_subject, field="expect.last_subject_seq_subject")
@@ -56,10 +60,11 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
 
     def add_to(self, headers: Headers) -> None:
         """Write the conditions as the server reads them."""
-        for name, value in self._pairs():
+        for name, value in self.pairs():
             headers[name] = value
 
-    def _pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
+        """The conditions as headers."""
         found: list[tuple[str, str]] = []
         if self.stream is not None:
             found.append(("Nats-Expected-Stream", self.stream))
@@ -72,6 +77,19 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
         if self.last_msg_id is not None:
             found.append(("Nats-Expected-Last-Msg-Id", self.last_msg_id))
         return found
+
+
+def check_msg_id(field: str, msg_id: object) -> None:
+    """Refuse what can't be a ``Nats-Msg-Id``."""
+    if not isinstance(msg_id, str) or not msg_id.strip(" \t"):
+        raise InvalidArgument(field, msg_id, "must be a str that is not empty")
+    if "\r" in msg_id or "\n" in msg_id:
+        raise InvalidArgument(field, msg_id, "must not contain CR or LF")
+    if not msg_id.isascii():
+        try:
+            msg_id.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(field, msg_id, "must be encodable as UTF-8") from None
 
 
 def publish_headers(
@@ -94,17 +112,16 @@ def publish_headers(
     if schedule is not None and not isinstance(schedule, Schedule):
         raise InvalidArgument("schedule", schedule, "must be a jetspark.Schedule, with a target")
     if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
-        # What pipelined publishers send for each message. There is nothing to merge, the names are ours, and
-        # line breaks in values are refused when they are encoded.
+        # What pipelined publishers send for each message: there is nothing to merge, and the names are ours.
+        check_msg_id("msg_id", msg_id)
         result = Headers()
         result._pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
         if expect is not None:
-            result._pairs += expect._pairs()
+            result._pairs += expect.pairs()
         return result
     result = Headers(headers)
     if msg_id is not None:
-        if not isinstance(msg_id, str) or not msg_id:
-            raise InvalidArgument("msg_id", msg_id, "must be a str that is not empty")
+        check_msg_id("msg_id", msg_id)
         result["Nats-Msg-Id"] = msg_id
     if expect is not None:
         expect.add_to(result)

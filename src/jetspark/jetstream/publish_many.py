@@ -7,17 +7,20 @@ counter instead of a future.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jetspark.connection.core import FLUSH_AT
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.publish import Expect, publish_headers
+from jetspark.jetstream.publish_flow import may_repeat
 from jetspark.wire._backend import speed
 from jetspark.wire.commands import MAX_TARGET
-from jetspark.wire.headers import encode_headers
+from jetspark.wire.headers import HeaderBlock, encode_column, encode_headers
+from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Sequence
 
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
@@ -39,7 +42,7 @@ class Columns(NamedTuple):
     """Messages that have an id or not, and no other headers of their own, in columns: they are encoded
     together.
 
-    Subjects and ids must have been checked: valid, and ids without line breaks or spaces around them.
+    Subjects and ids must have been checked: valid, and ids without spaces around them.
     """
 
     subjects: list[str]
@@ -115,15 +118,20 @@ class Encoded(NamedTuple):
 
     subject: str
     data: bytes
-    block: bytes | None
+    block: HeaderBlock | None
     prefix: bytes
-    sizes: bytes
-    again: tuple[bytes, bytes | None] | None
+    again: bool
 
 
-def encode(
-    client: Connection, messages: Iterable[Publishing], may_resend: Any, longest: int
-) -> list[Encoded]:
+def frame(prefix: bytes, base: bytes, serial: int, data: bytes, block: bytes | None) -> bytes:
+    """A whole publish; its reply subject is ``base`` and ``serial``."""
+    if block is None:
+        return b"%b%b%d %d\r\n%b\r\n" % (prefix, base, serial, len(data), data)
+    size = len(block)
+    return b"H%b%b%d %d %d\r\n%b%b\r\n" % (prefix, base, serial, size, size + len(data), block, data)
+
+
+def encode(client: Connection, messages: Iterable[Publishing], longest: int) -> list[Encoded]:
     """Check and encode all of them, so that a bad one is found before the first is sent.
 
     ``longest``: bytes of a subject's command that leave room for a reply subject.
@@ -132,48 +140,35 @@ def encode(
     add = found.append
     limit = client._max_payload
     prefix_of = client._prefixes.get
-    last_expect: Expect | None = None
-    head, tail = b"NATS/1.0\r\nNats-Msg-Id: ", _tail(None)
-    for subject, data, headers, msg_id, expect, ttl in messages:
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument("messages", messages, "must be an iterable of Publishing")
+    for message in messages:
+        if not isinstance(message, tuple) or len(message) != len(Publishing._fields):
+            raise InvalidArgument("messages", message, "must consist of Publishing(subject, data, ...)")
+        subject, data, headers, msg_id, expect, ttl = message
         if type(data) is not bytes:
             raise InvalidArgument(
                 "data", type(data).__name__, "must be bytes in publish_many; encode it first"
             )
-        block: bytes | None
-        if headers is None and ttl is None and msg_id and "\r" not in msg_id and "\n" not in msg_id:
-            if expect is not last_expect:
-                last_expect, tail = expect, _tail(expect)
-            block = head + msg_id.strip(" \t").encode() + tail
-        else:
-            typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
-            block = None if typed is None else encode_headers(typed)
+        typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
+        block = None if typed is None else encode_headers(typed)
+        if not isinstance(subject, str):
+            validate_subject(subject)
         prefix = prefix_of(subject) or client._remember_prefix(subject)
         if len(prefix) > longest:
-            raise _too_long(subject)
-        size = len(data)
-        if block is None:
-            sizes = b"%d\r\n" % size
-        else:
-            size += len(block)
-            sizes = b"%d %d\r\n" % (len(block), size)
+            raise too_long(subject)
+        size = len(data) if block is None else len(data) + len(block)
         if size > limit:
             raise MaxPayloadExceeded(size, limit)
-        add(
-            Encoded(subject, data, block, prefix, sizes, (data, block) if may_resend(msg_id, block) else None)
-        )
+        add(Encoded(subject, data, block, prefix, may_repeat(msg_id, block)))
     return found
 
 
-def _too_long(subject: str) -> InvalidArgument:
+def too_long(subject: str) -> InvalidArgument:
+    """The error for a subject that leaves no room for a reply subject."""
     return InvalidArgument(
         "subject", subject, f"with its reply subject exceeds {MAX_TARGET} bytes; shorten it"
     )
-
-
-def _tail(expect: Expect | None) -> bytes:
-    """What follows the id in a header block without other headers."""
-    pairs = () if expect is None else expect._pairs()
-    return b"".join([b"\r\n", *(f"{name}: {value}\r\n".encode() for name, value in pairs), b"\r\n"])
 
 
 class EncodedColumns:
@@ -181,15 +176,14 @@ class EncodedColumns:
 
     def __init__(self, client: Connection, columns: Columns, base: bytes, longest: int) -> None:
         self.subjects, self.datas, ids, expect = columns
-        tail = _tail(expect)
-        self.blocks: list[bytes] | None = None
+        conditions = [] if expect is None else expect.pairs()
+        self.blocks: list[HeaderBlock] | None = None
         if ids is not None:
-            head = b"NATS/1.0\r\nNats-Msg-Id: "
-            self.blocks = [head + one + tail for one in ids]
-        elif tail != _tail(None):
-            self.blocks = [b"NATS/1.0" + tail] * len(self.datas)
+            self.blocks = encode_column("Nats-Msg-Id", ids, conditions)
+        elif conditions:
+            self.blocks = [encode_headers(conditions)] * len(self.datas)
         self.largest = max(map(len, self.datas))
-        size = self.largest + max(map(len, self.blocks or [b""]))
+        size = self.largest + max(map(len, self.blocks or ()), default=0)
         if size > client._max_payload:  # of two rows perhaps, so look again
             size = max(map(self._size, range(len(self.datas))))
             if size > client._max_payload:
@@ -203,13 +197,13 @@ class EncodedColumns:
         }
         for subject, prefix in prefixes.items():
             if len(prefix) > longest:
-                raise _too_long(subject)
+                raise too_long(subject)
         if len(prefixes) == 1:
             self._prefixes = list(prefixes.values()) * len(self.subjects)
         else:
             self._prefixes = [prefixes[subject] for subject in self.subjects]
 
-    def __getitem__(self, index: int) -> tuple[bytes, bytes | None]:
+    def __getitem__(self, index: int) -> tuple[bytes, HeaderBlock | None]:
         """What one of them would be sent again with."""
         return self.datas[index], None if self.blocks is None else self.blocks[index]
 
@@ -219,22 +213,28 @@ class EncodedColumns:
 
     def commands(self, start: int, stop: int, serial: int) -> bytes:
         """The commands of some of them; ``serial`` is that of the first."""
-        if speed is not None:
-            framed: bytes = speed.frames(
-                self._prefixes, self._base, serial, self.blocks, self.datas, start, stop
+        return _frames(self._prefixes, self._base, serial, self.blocks, self.datas, start, stop)
+
+
+def plain_frames(
+    prefixes: list[bytes],
+    base: bytes,
+    serial: int,
+    blocks: Sequence[bytes] | None,
+    datas: list[bytes],
+    start: int,
+    stop: int,
+) -> bytes:
+    """Whole publishes of the rows from start to stop; serial is that of the first. The twin of the compiled
+    core's ``frames``."""
+    return b"".join(
+        [
+            frame(
+                prefixes[row], base, serial + row - start, datas[row], None if blocks is None else blocks[row]
             )
-            return framed
-        base, datas = self._base, self.datas[start:stop]
-        places = zip(self._prefixes[start:stop], range(serial, serial + stop - start), strict=True)
-        if self.blocks is None:
-            pieces = [
-                b"%b%b%d %d\r\n%b\r\n" % (prefix, base, number, len(data), data)
-                for (prefix, number), data in zip(places, datas, strict=True)
-            ]
-        else:
-            pieces = [
-                b"H%b%b%d %d %d\r\n%b%b\r\n"
-                % (prefix, base, number, len(block), len(block) + len(data), block, data)
-                for (prefix, number), block, data in zip(places, self.blocks[start:stop], datas, strict=True)
-            ]
-        return b"".join(pieces)
+            for row in range(start, stop)
+        ]
+    )
+
+
+_frames: Callable[..., bytes] = plain_frames if speed is None else speed.frames

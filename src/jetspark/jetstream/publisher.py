@@ -1,17 +1,9 @@
 """The pipelined publisher: many messages in flight, each with a future of its ack.
 
-Theory of operation
--------------------
-All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for, or
-which of a few that were sent together. A message costs a dictionary entry and a future, nothing else: no
-task, no timer, no closure. What becomes of it is written in :mod:`jetspark.jetstream.publisher_acks`.
-
-What becomes of a message whose ack is lost with the connection nobody can know; so its future fails with
-:class:`~jetspark.errors.ConnectionLost`, unless it has a ``msg_id`` and ``retry`` is on: then it is sent
-again after the reconnect and the server's duplicate window makes that safe. So it is when no ack came for a
-quarter of ``ack_timeout``: the leader of a replicated stream may die while our own server lives. Messages
-sent again may be stored after messages published later. Messages that expect a sequence are not sent again:
-a stream without replicas looks at the sequence before it looks at the id, and would refuse what it stored.
+All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for. A
+message costs a dictionary entry and a future: no task, no timer, no closure. Window, order, retries and
+expiry are decided in :mod:`jetspark.jetstream.publish_flow`, answers are read in
+:mod:`jetspark.jetstream.publisher_acks`.
 
 Failures never pass in silence: a future may be thrown away, but ``flush`` and the end of the ``async with``
 block raise :class:`PublishFailed` when anything failed since the last flush.
@@ -20,45 +12,54 @@ block raise :class:`PublishFailed` when anything failed since the last flush.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jetspark.connection.core import FLUSH_AT, HeadersLike
-from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, OutboundBufferFull
+from jetspark.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    JetsparkError,
+    MaxPayloadExceeded,
+    OutboundBufferFull,
+)
 from jetspark.jetstream.publish import Expect, publish_headers
-from jetspark.jetstream.publish_many import AckBatch, Columns, EncodedColumns, Publishing, encode
-from jetspark.jetstream.publisher_acks import LARGE, AwaitedAcks
-from jetspark.jetstream.publisher_stats import PublisherStats, PublishFailed
+from jetspark.jetstream.publish_flow import LARGE, may_repeat
+from jetspark.jetstream.publish_many import (
+    AckBatch,
+    Columns,
+    EncodedColumns,
+    Publishing,
+    encode,
+    frame,
+    too_long,
+)
+from jetspark.jetstream.publisher_acks import PendingAcks
+from jetspark.jetstream.publisher_stats import PublisherFull, PublisherStats, PublishFailed
+from jetspark.wire.commands import to_bytes
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from jetspark.connection.client import Connection
-    from jetspark.jetstream.group_answers import Home
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
 
 DEFAULT_WINDOW = 4000
-_CRLF = b"\r\n"
-# The compiled core makes one piece of a message; a large one is better not copied once more.
-_COPIED = 4096
 
 
-class Publisher(AwaitedAcks):
-    """See the module. Made by ``js.publisher()``; use it with ``async with``."""
+class Publisher(PendingAcks):
+    """Publishes into streams without waiting for each ack. Made by ``js.publisher()``; use it with
+    ``async with``.
 
-    def __init__(
-        self,
-        client: Connection,
-        *,
-        window: int,
-        ack_timeout: float,
-        retry: bool,
-        lookup: Callable[[Home, int], Awaitable[bytes]] | None = None,
-    ) -> None:
+    ``publish`` and ``publish_nowait`` return the future of a message's ack. ``flush`` and the end of the
+    block wait for all acks and raise :class:`PublishFailed` when a message failed.
+    """
+
+    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise InvalidArgument("window", window, "must be a positive integer")
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not ack_timeout > 0:
@@ -66,35 +67,30 @@ class Publisher(AwaitedAcks):
         if not isinstance(retry, bool):
             raise InvalidArgument("retry", retry, "must be True or False")
         super().__init__(client, window=window, ack_timeout=float(ack_timeout), retry=retry)
-        self._lookup = lookup  # the payload that a stream has at a sequence
-        self._open = False
+        self._new_future: Callable[[], Any] = functools.partial(asyncio.Future, loop=client._loop)
         self._ended_by: JetsparkError | None = None
 
     @property
     def pending(self) -> int:
         """Messages without an ack so far."""
-        return self._in_flight
+        return len(self._flow.pending)
 
     @property
     def stats(self) -> PublisherStats:
         """Counters since the publisher was opened."""
-        return replace(self._stats, published=self._stats.published + self.uncounted)
+        return replace(self._stats)
 
     def __repr__(self) -> str:
-        return f"Publisher(window={self._window}, pending={self._in_flight})"
+        return f"Publisher(window={self._flow.window}, pending={self.pending})"
 
     async def __aenter__(self) -> Self:
-        self.client._check_open()
-        self.client._add_sink(self)
-        self._open = True
-        self._begin_probation()
-        self._tick()
-        launcher = self._launcher
-        if launcher is not None and type(self) is Publisher and "publish" not in vars(self):
-            # The compiled core sends what is plain by itself and calls the method for all else: half the
-            # price, because a message needs no frame of ours.
-            launcher.arm(self.publish, self.client._prefixes, self._window, self._longest_prefix)
-            self.__dict__["publish"] = launcher.publish
+        client = self.client
+        client._check_open()
+        client._add_sink(self)
+        with self._guard:
+            self._flow.begin(client._loop.time(), linked=client._link is not None)
+            self._open = True
+        self._arm()
         return self
 
     async def __aexit__(
@@ -104,10 +100,7 @@ class Publisher(AwaitedAcks):
             if kind is None:
                 await self.flush()
         finally:
-            looking = [*self._lookups.values()]
             self._close(ConnectionClosed("the publisher was closed before the ack came"))
-            if looking:
-                await asyncio.wait(looking)
 
     async def publish(
         self,
@@ -122,111 +115,65 @@ class Publisher(AwaitedAcks):
     ) -> asyncio.Future[PubAck]:
         """Send a message and return the future of its ack; waits while the window is full.
 
-        The options are those of ``js.publish``. While disconnected it buffers, and waits for the connection
-        when ``reconnect_buffer_size`` is reached (:class:`OutboundBufferFull` after ``ack_timeout``).
+        The options are those of ``js.publish``. While disconnected messages are kept, and when they amount to
+        ``reconnect_buffer_size`` it waits for the connection (:class:`OutboundBufferFull` after
+        ``ack_timeout``). Also waits while the server reads slowly. It waits before the message is sent, never
+        after it.
         """
-        if not self._open:
-            raise ConnectionClosed(self._why_closed())
-        while self._full:
-            await self._wait_room()
-            if not self._open:
-                raise ConnectionClosed(self._why_closed())
-        block: bytes | None = None
-        if (
-            headers is not None
-            or msg_id is not None
-            or expect is not None
-            or ttl is not None
-            or schedule is not None
-        ):
-            typed = publish_headers(
-                headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
-            )
-            block = None if typed is None else encode_headers(typed)
-        client, launcher = self.client, self._launcher
-        future: asyncio.Future[PubAck]
-        if launcher is not None:
-            self._tally()
-        serial = self._reserve(1)
-        if block is None and type(data) is bytes and client._link is not None:
-            # The common case, without the calls of the general one: a known subject, no headers, connected.
-            prefix = client._prefixes.get(subject)
-            size = len(data)
-            if (
-                prefix is not None
-                and size <= _COPIED
-                and size <= client._max_payload
-                and len(prefix) <= self._longest_prefix
-            ):
-                if not client._flush_scheduled:
-                    client._flush_scheduled = True
-                    client._loop.call_soon(client._flush_out)
-                if launcher is not None:
-                    future = launcher.launch(client._out, prefix, serial, subject, data)
-                else:
-                    client._out += (prefix, b"%b%d %d\r\n" % (self._base_bytes, serial, size), data, _CRLF)
-                    # Not loop.create_future(), which is a Python function around this.
-                    future = asyncio.Future(loop=client._loop)
-                    self._pending[serial] = (future, subject, 0, None)
-                client._out_size += size + self._overhead
-                client._stats.out_msgs += 1
-                self._stats.published += 1
-                if client._out_size >= FLUSH_AT:
-                    await client._give_way()
-                elif launcher is not None:
-                    limit = min(_COPIED, client._max_payload)
-                    launcher.grant(client._out, FLUSH_AT - client._out_size, limit)
-                return future
-        try:
-            client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
-        except OutboundBufferFull as full:
-            await self._wait_connected(full)
-            client._pub(subject, data, f"{self._base}{serial}", block, own_reply=True)
-        future = client._loop.create_future()
-        again = (
-            (data, block) if msg_id is not None and self._retry and self._may_resend(msg_id, block) else None
+        block = encode_options(headers, msg_id, expect, ttl, schedule, subject)
+        # All waiting comes first: a publish that is cancelled sends nothing.
+        if self.client._out_size >= FLUSH_AT:
+            await self.client._give_way()
+        while True:
+            if self._flow.full and self._open:
+                await self._wait_room()
+                continue
+            try:
+                return self._submit(subject, data, block, msg_id)
+            except OutboundBufferFull as full:
+                await self._wait_connected(full)
+
+    def publish_nowait(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: HeadersLike | None = None,
+        msg_id: str | None = None,
+        expect: Expect | None = None,
+        ttl: float | str | None = None,
+        schedule: Schedule | None = None,
+    ) -> asyncio.Future[PubAck]:
+        """Send a message and return the future of its ack, without waiting for anything.
+
+        The options are those of ``js.publish``. Raises :class:`PublisherFull` when the window is full, and
+        :class:`OutboundBufferFull` when disconnected and what is kept for the reconnect amounts to
+        ``reconnect_buffer_size``. What it takes is written when the event loop runs.
+        """
+        return self._submit(
+            subject, data, encode_options(headers, msg_id, expect, ttl, schedule, subject), msg_id
         )
-        self._pending[serial] = (future, subject, 0, again)
-        if len(data) > LARGE:
-            self._note_large(serial, len(data))
-        self._stats.published += 1
-        if client._out_size >= FLUSH_AT:
-            await client._give_way()
-        return future
 
     async def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
         """Send many messages; returns when all are on their way, with one object for all their acks.
 
         All of them are checked before the first is sent. Waits while the window is full, as ``publish``.
         """
-        client, pending = self.client, self._pending
-        encoded = encode(client, messages, self._may_resend, self._longest_prefix)
+        client, flow = self.client, self._flow
+        encoded = encode(client, messages, self._longest_prefix)
         batch = AckBatch(len(encoded))
-        base = self._base_bytes
-        pieces: list[bytes] = []
-        size = queued = 0
-        retry = self._retry
-        for index, (subject, data, block, prefix, sizes, again) in enumerate(encoded):
-            if size >= FLUSH_AT or self._full:
-                await self._send_many(pieces, size, queued)
-                pieces, size, queued = [], 0, 0
-                while self._full:
-                    await self._wait_room()
-            if not self._open:
-                raise ConnectionClosed(self._why_closed())
-            serial = self._reserve(1)
-            reply = b"%b%d " % (base, serial)
-            if block is None:
-                pieces += (prefix, reply, sizes, data, _CRLF)
-                size += len(prefix) + len(reply) + len(data) + 12
-            else:
-                pieces += (b"H", prefix, reply, sizes, block, data, _CRLF)
-                size += len(prefix) + len(reply) + len(block) + len(data) + 24
-            queued += 1
-            pending[serial] = (batch, subject, index, again if retry else None)
-            if len(data) > LARGE:
-                self._note_large(serial, len(data))
-        await self._send_many(pieces, size, queued)
+        for index, (subject, data, block, prefix, again) in enumerate(encoded):
+            if flow.full or not flow.linked or not self._open:
+                await self._ready_for(len(data) + len(block or b""))
+            with self._guard:
+                serial = flow.add(batch, subject, index, data, block, again)
+                self._stats.published += 1
+                if flow.sent == serial:
+                    client._send_once(frame(prefix, self._base_bytes, serial, data, block))
+            if flow.recovering:
+                self._send_due()
+            if client._out_size >= FLUSH_AT:
+                await client._give_way()
         return batch
 
     async def _publish_columns(self, columns: Columns) -> AckBatch:
@@ -234,7 +181,8 @@ class Publisher(AwaitedAcks):
         batch = AckBatch(len(columns.datas))
         if not columns.datas:
             return batch
-        encoded = EncodedColumns(self.client, columns, self._base_bytes, self._longest_prefix)
+        client, flow = self.client, self._flow
+        encoded = EncodedColumns(client, columns, self._base_bytes, self._longest_prefix)
         if encoded.largest > LARGE:
             subjects, datas, ids, expect = columns
             return await self.publish_many(
@@ -243,51 +191,42 @@ class Publisher(AwaitedAcks):
                     for index, (subject, data) in enumerate(zip(subjects, datas, strict=True))
                 ]
             )
-        pending = self._pending
-        resendable = columns.ids is not None and self._may_resend("", encoded[0][1])
-        again = encoded if self._retry and resendable else None
+        again = columns.ids is not None and may_repeat("", encoded[0][1])
         start, count = 0, batch.count
         while start < count:
             # A good part of the window at once: few rows cost as much as many.
-            step = min(encoded.step, count - start, 1 + self._window // 4)
-            while self._full or self._window - self._in_flight < step:
-                await self._wait_room()
-            if not self._open:
-                raise ConnectionClosed(self._why_closed())
+            step = min(encoded.step, count - start, 1 + flow.window // 4)
             stop = start + step
-            serial = self._reserve(step)
-            flights = zip(
-                itertools.repeat(batch, stop - start),
-                encoded.subjects[start:stop],
-                range(start, stop),
-                itertools.repeat(again, stop - start),
-                strict=True,
-            )
-            pending.update(zip(range(serial, serial + step), flights, strict=True))
-            piece = encoded.commands(start, stop, serial)
-            await self._send_many([piece], len(piece), stop - start)
+            while flow.window - len(flow.pending) < step and self._open:
+                await self._wait_room()
+            await self._ready_for(0 if flow.linked else sum(map(len, columns.datas[start:stop])))
+            with self._guard:
+                serial = flow.add_many(batch, encoded.subjects, encoded, start, stop, again)
+                self._stats.published += step
+                if flow.sent == flow.serial:
+                    client._send_once(encoded.commands(start, stop, serial), step)
+            if flow.recovering:
+                self._send_due()
+            await client._give_way()
             start = stop
         return batch
 
-    async def _send_many(self, pieces: list[bytes], size: int, count: int) -> None:
-        if not pieces:
-            return
-        client = self.client
-        try:
-            client._send(tuple(pieces), size)
-        except OutboundBufferFull as full:
-            await self._wait_connected(full)
-            client._send(tuple(pieces), size)
-        client._stats.out_msgs += count - 1
-        self._stats.published += count
-        await client._give_way()
-
     async def flush(self) -> None:
-        """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did."""
-        self.client._flush_out()
-        while self._pending:
-            await self._wait_room()
+        """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did.
+
+        Messages that are published while it waits are not waited for.
+        """
+        await self._wait_settled()
         self._raise_failures()
+
+    async def _wait_settled(self) -> None:
+        last = self._flow.serial
+        self.client._flush_out()
+        while True:
+            with self._guard:
+                if not self._flow.unsettled(last):
+                    return
+            await self._wait_room()
 
     def _raise_failures(self) -> None:
         if self._first_failure is not None:
@@ -298,7 +237,83 @@ class Publisher(AwaitedAcks):
     def ended(self, error: JetsparkError | None) -> None:
         self._close(error or ConnectionClosed("the connection was closed before the ack came"))
 
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        await self._wait_settled()
+
     # Internals
+
+    def _submit(
+        self, subject: str, data: bytes, block: bytes | None, msg_id: str | None
+    ) -> asyncio.Future[PubAck]:
+        """Check a message, note it, and send it unless it has to wait. The guard is held by the caller."""
+        client, flow = self.client, self._flow
+        if not self._open:
+            raise ConnectionClosed(self._why_closed())
+        if flow.full:
+            raise PublisherFull(len(flow.pending), flow.window)
+        if type(data) is not bytes:
+            data = to_bytes(data)
+        try:
+            prefix = client._prefixes[subject]
+        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is no str
+            prefix = client._remember_prefix(subject)
+        if len(prefix) > self._longest_prefix:
+            raise too_long(subject)
+        size = len(data)
+        if block is not None:
+            size += len(block)
+            if flow.linked and not client._info.headers:
+                raise InvalidArgument("headers", block, "the connected server does not support headers")
+        if size > client._max_payload:
+            raise MaxPayloadExceeded(size, client._max_payload)
+        if not flow.linked:
+            self._check_buffer(size)
+        future: asyncio.Future[PubAck] = self._new_future()
+        serial = flow.add(future, subject, 0, data, block, msg_id is not None and may_repeat(msg_id, block))
+        self._stats.published += 1
+        if flow.sent == serial:
+            try:
+                client._send_once(frame(prefix, self._base_bytes, serial, data, block))
+            except BaseException:
+                if flow.withdraw(serial):
+                    self._stats.published -= 1
+                raise
+        elif flow.recovering:
+            self._send_due_soon()
+        return future
+
+    def _check_buffer(self, size: int) -> None:
+        """While there is no link messages wait in the flow, within the limit of the connection's buffer."""
+        client = self.client
+        client._check_open()
+        total = client._out_size + self._flow.unsent_bytes + size
+        if total > client.options.reconnect_buffer_size:
+            raise OutboundBufferFull(total, client.options.reconnect_buffer_size)
+
+    async def _ready_for(self, size: int) -> None:
+        """Wait until a message of this size may be taken."""
+        while True:
+            if not self._open:
+                raise ConnectionClosed(self._why_closed())
+            if self._flow.full:
+                await self._wait_room()
+                continue
+            if not self._flow.linked:
+                try:
+                    self._check_buffer(size)
+                except OutboundBufferFull as full:
+                    await self._wait_connected(full)
+                    continue
+            return
+
+    def _send_due(self) -> None:
+        with self._guard:
+            settled = self._pump()
+        self._finish(settled)
+
+    def _send_due_soon(self) -> None:
+        """While messages are sent again newer ones join the queue; perhaps they may go already."""
+        self._send_due()
 
     def _why_closed(self) -> str:
         if self._ended_by is None:
@@ -306,7 +321,7 @@ class Publisher(AwaitedAcks):
         return f"the publisher is closed: {self._ended_by}"
 
     async def _wait_room(self) -> None:
-        """Sleep until some acks have come and there is room for another message."""
+        """Sleep until some messages were settled."""
         waiter = self.client._loop.create_future()
         self._space.append(waiter)
         try:
@@ -317,33 +332,47 @@ class Publisher(AwaitedAcks):
 
     async def _wait_connected(self, full: OutboundBufferFull) -> None:
         """Like a full window, but no ack will make room."""
-        if self.client._link is not None:
+        if self._flow.linked or not self._open:
             return  # meanwhile, when a thread asks
         waiter: asyncio.Future[None] = self.client._loop.create_future()
         self._connected.append(waiter)
         try:
-            async with asyncio.timeout(self._ack_timeout):
+            async with asyncio.timeout(self._flow.ack_timeout):
                 await waiter
         except TimeoutError:
             raise full from None
         finally:
             if waiter in self._connected:
                 self._connected.remove(waiter)
-        if not self._open:
-            raise ConnectionClosed(self._why_closed())
 
     def _close(self, error: JetsparkError) -> None:
         if not self._open:
             return
-        self._open = False
-        self._ended_by = error
-        self._revoke()
-        if self._launcher is not None and self.__dict__.get("publish") == self._launcher.publish:
-            del self.__dict__["publish"]
+        with self._guard:
+            self._open = False
+            self._ended_by = error
+            self._flow.close(error)
+            settled = self._pump()
+        self.client._remove_sink(self)
         if self._timer is not None:
             self._timer.cancel()
-        self.client._remove_sink(self)
-        for serial in list(self._pending):
-            self._fail(serial, error)
-        self._wake()
+            self._timer = None
+        self._finish(settled)
         self._wake_connected()
+
+
+def encode_options(
+    headers: HeadersLike | None,
+    msg_id: str | None,
+    expect: Expect | None,
+    ttl: float | str | None,
+    schedule: Schedule | None,
+    subject: str,
+) -> bytes | None:
+    """The header block of a message; None when it has no headers."""
+    if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
+        return None
+    typed = publish_headers(
+        headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+    )
+    return None if typed is None else encode_headers(typed)

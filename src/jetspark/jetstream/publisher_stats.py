@@ -19,27 +19,19 @@ class PublishFailed(JetsparkError):
         self.first = first
 
 
-class PublishUnclear(JetsparkError):
-    """A few messages share their answers, and nobody can say which of them are stored.
+class PublisherFull(JetsparkError):
+    """``publish_nowait`` found no room: ``pending`` messages of a pipelined publisher wait for their acks.
 
-    When a stream stores some of the messages of one moment and refuses others, as when it becomes full, or
-    when two streams of one name answer; and it may not be read. Permission for
-    ``$JS.API.STREAM.MSG.GET.<stream>`` makes it certain, and so does a ``msg_id``, whose answers are its own.
-    ``count`` messages, 16 at most; ``sequences`` that were acked; ``refusal``: the first, if there was one.
+    The window is full, or large messages amount to 32 MiB. ``await publish()`` waits for room.
     """
 
-    def __init__(
-        self, count: int, sequences: list[int], refusal: JetsparkError | None, why: JetsparkError
-    ) -> None:
-        told = ", ".join(map(str, sequences))
-        text = f"of {count} messages that were sent together, these were acked: {told}"
-        if refusal is not None:
-            text += f"; others were refused: {refusal}"
-        super().__init__(f"{text}; the stream could not be asked which: {why}")
-        self.count = count
-        self.sequences = sequences
-        self.refusal = refusal
-        self.why = why
+    def __init__(self, pending: int, window: int) -> None:
+        super().__init__(
+            f"the publisher is full: {pending} messages wait for their acks, window={window}; "
+            "use publish(), which waits for room, or a larger window"
+        )
+        self.pending = pending
+        self.window = window
 
 
 @dataclass(slots=True)

@@ -12,14 +12,18 @@ which the machine pulls again is met within a stride, and a message costs nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jetspark._log import fields, get_logger
-from jetspark.errors import JetsparkError
+from jetspark.errors import JetsparkError, NotConnected, RequestTimeout
+from jetspark.jetstream.ack_reply import num_pending
+from jetspark.jetstream.consume_errors import PullUnanswered
 from jetspark.jetstream.flow_actions import (
     Action,
+    ChangeInbox,
     ClearPin,
     Conclude,
     SendPull,
@@ -28,7 +32,6 @@ from jetspark.jetstream.flow_actions import (
 )
 from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.pull_flow import PullFlow
-from jetspark.jetstream.pull_options import PullOptions
 from jetspark.jetstream.statuses import PIN_ID
 
 if TYPE_CHECKING:
@@ -36,13 +39,19 @@ if TYPE_CHECKING:
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.fetch import Stash
-    from jetspark.jetstream.pull_options import FetchOptions
+    from jetspark.jetstream.pull_options import FetchOptions, PullOptions
 
 logger = get_logger("jetstream")
 
 #: Bytes; many times what the loop sleeps for in a flood.
 AMPLE = 4 * 1_048_576
+#: What the server gives a consumer that names none.
+DEFAULT_MAX_WAITING = 512
 _STRIDES = 16
+#: Seconds without a message before an open request is withdrawn where nothing is delivered again: when none
+#: has come at all, and when the newest one says that there are more.
+QUIET = 0.1
+QUIET_WITH_MORE = 5.0
 _UNLIMITED = 1 << 62
 _PIN_NAME = PIN_ID.lower().encode()
 
@@ -51,7 +60,14 @@ class PullTarget:
     """What a pull needs to know of its consumer. Also the owner of the messages it brings."""
 
     def __init__(
-        self, client: Connection, next_subject: str, *, acks: bool, api_timeout: float, pinned: bool = False
+        self,
+        client: Connection,
+        next_subject: str,
+        *,
+        acks: bool,
+        api_timeout: float,
+        pinned: bool = False,
+        max_waiting: int | None = None,
     ) -> None:
         self.client = client
         self.next_subject = next_subject
@@ -60,9 +76,11 @@ class PullTarget:
         # Pinned-client consumers mark their messages; only then must headers be read.
         self.pinned = pinned
         self.pin_id = ""
-        # Seconds to wait before the UNSUB of an open request: the server drops what it sends in that
-        # instant. 0 where it would deliver that again.
-        self.linger = 0.0
+        # Requests to it may be refused at any time; see "A narrow consumer" in ``pull_flow``.
+        self.narrow = 0 < (max_waiting or 0) < DEFAULT_MAX_WAITING
+        # Whether the server delivers a message again that got lost: then its requests may be withdrawn at
+        # any time. Else see ``PullSink._served``.
+        self.again = True
         self._stash: weakref.ref[Stash] | None = None
 
     @property
@@ -102,9 +120,12 @@ class PullSink(FlowSink):
             pin_id=target.pin_id,
             connected=client.is_connected,
             trust_backlog=self.trust_backlog,
+            narrow=target.narrow,
         )
-        # A consume lingers when it is drained; for a fetch its stash does, which can tell when it is filled.
-        self._patient = isinstance(options, PullOptions)
+        # The ack reply of the newest message: it tells how many are left.
+        self._newest = b""
+        # Who gets messages at once when nobody takes them out of the buffer any more.
+        self.heir: Callable[[deque[Any]], None] | None = None
         # Messages of other fetches that this one was given; the machine does not know of them.
         self.extra = 0
         # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
@@ -118,6 +139,7 @@ class PullSink(FlowSink):
             options.max_bytes or getattr(options, "max_bytes_per_request", None) or 0
         ) // _STRIDES
         self._drain_task: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
 
     # Life
 
@@ -149,7 +171,8 @@ class PullSink(FlowSink):
 
     @property
     def label(self) -> str:
-        return self.target.next_subject
+        _, stream, consumer = self.target.next_subject.rsplit(".", 2)  # names have no dots
+        return f"consumer {consumer!r} of stream {stream!r}"
 
     @property
     def deliverable(self) -> int:
@@ -195,9 +218,13 @@ class PullSink(FlowSink):
         if self.target.pinned:
             self._note_pin(items[-1])
         self.received += len(items)
+        if not self.target.again:
+            self._newest = items[-1].reply.encode("utf-8", "surrogateescape")
+        count, size = len(items), self._measure(items) if self._exact else 0
         self._enqueue(items)
-        size = self._measure(items) if self._exact else 0
-        actions = self.flow.on_messages(len(items), size, self._now())
+        if self.heir is not None:
+            self.heir(self.buffer)
+        actions = self.flow.on_messages(count, size, self._now())
         if actions:
             self._perform(actions)
             self._arm()
@@ -227,18 +254,66 @@ class PullSink(FlowSink):
             elif isinstance(action, Warn):
                 self._warn(action.warning)
             elif isinstance(action, Conclude):
-                self._finish(action.error, discard=action.discard)
+                self._finish(self._explained(action.error), discard=action.discard)
             elif isinstance(action, ClearPin):
                 self.target.pin_id = ""
             elif isinstance(action, Unsubscribe):
                 self._drain_task = asyncio.get_running_loop().create_task(self._unsubscribe())
+            elif isinstance(action, ChangeInbox):
+                self._changing = asyncio.get_running_loop().create_task(self._change_inbox())
+
+    def _explained(self, error: JetsparkError | None) -> JetsparkError | None:
+        """The error that ends it; for want of an answer, with what kept the answer away."""
+        if isinstance(error, PullUnanswered):
+            absence = self.client._absence()
+            if absence:
+                return NotConnected(f"no answer to the fetch from {self.label}: {absence}")
+        return error
 
     def link_lost(self, error: JetsparkError) -> None:
         # The server keeps requests of a lost link for a while, and would honour them beside the new ones as
         # soon as their inbox has interest again: more than the buffer has room for. So the next link gets
         # another inbox.
         self.subject = self.client.new_inbox()
+        self._changing = None
         super().link_lost(error)
+
+    async def _change_inbox(self) -> None:
+        """Withdraw all requests by an UNSUB, take what comes until the PONG, then go on in another inbox."""
+        client = self.client
+        flow = self.flow
+        if not self.target.again and flow.awaits_messages:
+            # A server that hung may be in the middle of serving them.
+            if not await self._confirmed():
+                return
+            await self._served(min(QUIET_WITH_MORE, self.flow.heartbeat))
+            if not self._still_changing:
+                return
+        client._send_unsub(self)
+        if not await self._confirmed():
+            return
+        client._remove_sink(self, tell_server=False)
+        self.subject = client.new_inbox()
+        client._add_sink(self)
+        self._perform(flow.on_inbox_changed(self._now()))
+        self._arm()
+
+    @property
+    def _still_changing(self) -> bool:
+        """Whether the change of the inbox that this task makes was neither ended nor overtaken."""
+        return self.flow.changing_inbox and self._changing is asyncio.current_task()
+
+    async def _confirmed(self) -> bool:
+        """Wait for a PONG, as long as it takes; False when the inbox need not be changed any more."""
+        while self._still_changing:
+            try:
+                await self.client.flush()
+            except RequestTimeout:
+                continue  # it hangs: a dead peer is the connection's business, which then drops the link
+            except JetsparkError:
+                return False
+            break
+        return self._still_changing
 
     def _send_pull(self, pull: SendPull, ahead: int) -> None:
         # What it brings comes behind a lot that was asked for before. With less of it the server would soon
@@ -246,11 +321,34 @@ class PullSink(FlowSink):
         more = ahead >= AMPLE
         self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject, more=more)
 
+    async def _served(self, patience: float) -> None:
+        """Wait until the server, which has the open requests, has sent what it has for them.
+
+        It drops what it is about to send when the UNSUB comes. While the newest message says that there are
+        more, and a request is open, more is on its way; unless others take it, so this too has a bound. When
+        it says that none are left, the request must not stay: it would take what is published from now on
+        from those who still read.
+        """
+        quiet = 0.0
+        while self.flow.awaits_messages:
+            if self._newest and not num_pending(self._newest):
+                return
+            received = self.received
+            await asyncio.sleep(QUIET)
+            if self.received != received:
+                quiet = 0.0
+                continue
+            quiet += QUIET
+            if quiet >= (patience if self._newest else QUIET):
+                return
+
     async def _unsubscribe(self) -> None:
         """UNSUB, and wait for the PONG: after it nothing more can arrive."""
         try:
-            if self._patient and self.flow.outstanding_requests:
-                await asyncio.sleep(self.target.linger)
+            if not self.target.again and self.flow.awaits_messages:
+                with contextlib.suppress(RequestTimeout):
+                    await self.client.flush()
+                await self._served(min(QUIET_WITH_MORE, self.client.options.drain_timeout / 2))
             self.client._send_unsub(self)
             await self.client.flush()
         except JetsparkError as error:

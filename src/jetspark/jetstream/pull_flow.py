@@ -9,9 +9,14 @@ reports what happens, performs the actions that come back, and wakes the machine
 
 **Pending** (ADR-37 "Buffering messages") is what was requested minus what was processed. It has two parts
 with different fates: *outstanding* (requested, not received; the ledger) and *buffered* (received, not
-processed by the user). A disconnect or a lost heartbeat voids what is outstanding; what is buffered stays
-and keeps its room. So pending is never above the limit, also across reconnects, unless the server still
-honours requests that were written off.
+processed by the user). A disconnect voids what is outstanding; what is buffered stays and keeps its room. So
+pending is never above the limit, also across reconnects.
+
+**Written off** is what is outstanding when heartbeats are missed, when a status says that all requests are
+void, or when a request is past its deadline. The server may still serve such a request, or end it later, and
+its messages and its end look like those of the next one. So the inbox goes with it (``ChangeInbox``): the
+driver unsubscribes, which withdraws the requests, and hands in what comes until the server has confirmed
+that. Only then the machine pulls again, into another inbox, and only for the room that is left.
 
 **Bulk.** ``on_messages`` is called once for each received chunk and ``on_processed`` once for each bulk
 that user code took; there is no work for a single message. Sizes are the server's ("Message Size
@@ -25,13 +30,15 @@ several of them, at most 16 at a time, fill the buffer.
 
 **Statuses** ("Status handling") are classified by the table in :mod:`statuses`. One that ends a request
 takes with it what the headers say is left, or, without headers, the whole request; Leadership Change and
-Server Shutdown take all. ``consume`` then pulls again, except after Consumer Deleted, Consumer is push
+Server Shutdown take all. A refusal does not say which request it is about: when several that differ may be
+meant, all are written off. ``consume`` then pulls again, except after Consumer Deleted, Consumer is push
 based, 400 and 412.
 
 **Never a tight loop.** A refusal holds pulls for a while (:mod:`pull_backoff`). Messages, heartbeats and
-plain time-outs reset the count. No recovery waits for the heartbeat alarm. A message larger than the room
-left waits for room; one larger than any request can be is warned about and retried with backoff, since an
-operator may remove it.
+plain time-outs reset the count. Only what the server does not say waits for the heartbeat alarm: a request
+that got lost, or was refused in silence because of ``max_waiting``. A message larger than the room left waits
+for room; one larger than any request can be is warned about and retried with backoff, since an operator may
+remove it.
 
 **Heartbeats** ("Idle heartbeats"). The alarm comes after two heartbeats without *received* traffic while
 a request is outstanding. Without one the server owes nothing, so a slow handler with a full buffer raises
@@ -39,21 +46,30 @@ no alarm. If the driver wakes the machine late (user code blocked the loop), the
 moment to read what lies in the socket. The alarm warns, writes off what is outstanding and pulls again; a
 fetch concludes with it.
 
-**Silent requests** (``trust_backlog``, columns only; ``consume`` asks for heartbeats with each request).
-Heartbeats make the server read its clock for each message, and only a request that has to wait has a use for
-them. The newest message tells how many the consumer has left. A request that this covers, beside all that
-is outstanding, asks for none (:mod:`pull_backlog`). Others may empty the consumer meanwhile (a purge, another
-client, a pause). So a silent request expires after one heartbeat: its time-out is the sign of life, at the
-moment the first heartbeat would have come, and gives back exactly what it had left. Hence the alarm needs no
-other rule: the oldest request that the server has speaks within a heartbeat of being sent or served. Most
-statuses, a lost link and the alarm drop the knowledge; the next request asks for heartbeats again.
+**Silent requests** ask for no heartbeats and expire after one: the time-out is the sign of life, at the
+moment the first heartbeat would have come, and gives back exactly what the request had left. Hence the alarm
+needs no other rule: the oldest request that the server has speaks within a heartbeat of being sent or
+served. There are two reasons for them.
+
+*The backlog* (``trust_backlog``, columns only). Heartbeats make the server read its clock for each message,
+and only a request that has to wait has a use for them. The newest message tells how many the consumer has
+left. A request that this covers, beside all that is outstanding, is silent (:mod:`pull_backlog`). Others may
+empty the consumer meanwhile (a purge, another client, a pause): then it expires. Most statuses, a lost link
+and the alarm drop the knowledge; the next request asks for heartbeats again.
+
+*A narrow consumer*: its ``max_waiting`` was lowered, so that requests are refused in everyday life. To a
+silent one the server says so. One that asks for heartbeats it drops without a word; until the alarm the
+ledger would hold a request that does not exist, and that may stand in the way of every further one. So all
+requests to a narrow consumer are silent. A refusal warns. Beside other requests it also limits how many are
+open at a time, to those that were taken, until the next link.
 
 **Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
-to 5 s is written off. A fetch then concludes with what it has; messages still arriving extend its
-deadline.
+to 5 s is written off, and with it all that are open. A fetch then concludes with an error: that there is
+nothing is for the server to say. Messages still arriving extend its deadline.
 
 **Disconnects** ("Server reconnects"): timers pause and nothing is sent; on reconnect the machine pulls
-again. It checks nothing and never terminates. A fetch asks for the rest, for the time it has left.
+again. It checks nothing and never terminates. A fetch asks for the rest, for the time it has left; when that
+is over, for what is there, until its deadline.
 
 **Pins** (ADR-42): the driver reports ``Nats-Pin-Id`` values; each pull carries the last one. 423 drops
 it, and the machine pulls again without, to stand by.
@@ -74,6 +90,7 @@ from jetspark.jetstream.flow_actions import (
     NOTHING,
     Action,
     Actions,
+    ChangeInbox,
     ClearPin,
     Conclude,
     SendPull,
@@ -98,7 +115,7 @@ LATE = 0.02
 LATE_PAUSE = 0.1
 #: Below this a heartbeat alarm is noise; only reached when max_request_expires forces tiny requests.
 _MIN_ALARM = 1.0
-#: A fetch that is resumed after a reconnect asks for at least this long.
+#: A fetch that is resumed after a reconnect with less time left than this asks for what is there.
 _MIN_RESUME = 0.05
 
 
@@ -121,6 +138,7 @@ class PullFlow:
         "_buffered",
         "_buffered_bytes",
         "_caps",
+        "_changing",
         "_connected",
         "_due_at",
         "_fetch",
@@ -130,7 +148,9 @@ class PullFlow:
         "_limit",
         "_limited",
         "_max_requests",
+        "_most_requests",
         "_must_exceed",
+        "_narrow",
         "_no_wait",
         "_options",
         "_processed",
@@ -143,6 +163,7 @@ class PullFlow:
         "_threshold",
         "_unpinned",
         "_unsubscribed",
+        "_written_off",
         "pin_id",
     )
 
@@ -153,6 +174,8 @@ class PullFlow:
         pin_id: str = "",
         connected: bool = True,
         trust_backlog: bool = False,
+        narrow: bool = False,
+        grace: float | None = None,
     ) -> None:
         self._options = options
         self.pin_id = pin_id
@@ -181,9 +204,16 @@ class PullFlow:
             self._stop_after = options.stop_after
         self._ledger = Ledger(by_bytes)
         # Only a lone request tells exactly how much of its nominal batch is left when its bytes are used up.
-        self._max_requests = 1 if by_bytes and self._stop_after is not None else MAX_REQUESTS
+        self._most_requests = 1 if by_bytes and self._stop_after is not None else MAX_REQUESTS
+        self._max_requests = self._most_requests
+        self._narrow = narrow
+        # The inbox is being changed: nothing is outstanding, nothing may be asked for.
+        self._changing = False
+        # What the requests that went with the old inbox may still bring.
+        self._written_off = 0
         self._limited = False
-        self._grace = min(max(1.0, caps.expires / 10), 5.0) if caps.expires else 5.0
+        # Seconds from a request's expiry to our own deadline.
+        self._grace = grace or (min(max(1.0, caps.expires / 10), 5.0) if caps.expires else 5.0)
         self._buffered = 0
         self._buffered_bytes = 0
         self._processed = 0
@@ -226,6 +256,11 @@ class PullFlow:
         return len(self._ledger.requests)
 
     @property
+    def awaits_messages(self) -> bool:
+        """Whether a request may be open on the server, be it one that was written off."""
+        return bool(self._ledger.requests) or self._written_off > 0
+
+    @property
     def outstanding_bytes(self) -> int:
         """Requested and not received; 0 when no request has a limit in bytes."""
         return self._ledger.size
@@ -252,6 +287,16 @@ class PullFlow:
         """How many messages the consumer has left, once that is less than was asked for; else None."""
         return self._backlog.left if self._backlog.short else None
 
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between two signs of life; 0: none are asked for."""
+        return self._caps.heartbeat
+
+    @property
+    def changing_inbox(self) -> bool:
+        """Whether a ``ChangeInbox`` is under way and still wanted."""
+        return self._changing and self._state is State.RUNNING
+
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
 
@@ -269,12 +314,11 @@ class PullFlow:
         if retry_at is not None:
             due = retry_at if due is None else min(due, retry_at)
         requests = self._ledger.requests
-        if requests:
-            if not self._fetch:
-                due = requests[0].deadline if due is None else min(due, requests[0].deadline)
-            if self._caps.heartbeat:
-                alarm = self._quiet_since + self._alarm_after
-                due = alarm if due is None else min(due, alarm)
+        if requests and not self._fetch:
+            due = requests[0].deadline if due is None else min(due, requests[0].deadline)
+        if self._caps.heartbeat and (requests or self._changing):
+            alarm = self._quiet_since + self._alarm_after
+            due = alarm if due is None else min(due, alarm)
         return due
 
     # --- events ---------------------------------------------------------------------------------------
@@ -301,6 +345,7 @@ class PullFlow:
         self._backoff.failures = 0
         self._must_exceed = 0
         self._ledger.received(count, nbytes)
+        self._written_off -= count
         self._backlog.mean = nbytes / count
         self._buffered += count
         self._buffered_bytes += nbytes
@@ -336,7 +381,10 @@ class PullFlow:
             if status.kind is Kind.HEARTBEAT:
                 self._backoff.failures = 0
             return NOTHING
+        if self._written_off > 0:
+            self._written_off -= status.pending[0] if status.pending is not None else self._written_off
         if self._state is not State.RUNNING:
+            self._ended_while_draining(status)
             return NOTHING
         if self._fetch:
             return self._fetch_ended(status, now)
@@ -358,6 +406,8 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._connected = False
+        self._changing = False
+        self._written_off = 0
         self._backlog.left = 0
         self._ledger.void()
         self._backoff.until = None
@@ -376,6 +426,7 @@ class PullFlow:
         self._ledger.void()
         self._backoff = Backoff()
         self._must_exceed = 0
+        self._max_requests = self._most_requests
         self._traffic(now)
         return self._pull(now) if self._state is State.RUNNING else NOTHING
 
@@ -389,24 +440,32 @@ class PullFlow:
             return NOTHING
         self._late_until = None
         if self._fetch and now >= self._due_at + self._grace:
-            unanswered = PullUnanswered(now - self._started_at, self._caps.expires)
-            return (Warn(unanswered), *self._conclude())
+            return self._conclude(PullUnanswered(now - self._started_at, self._caps.expires))
         if not self._connected:
             return NOTHING
         self._backoff.pass_time(now)
         actions: list[Action] = []
-        if self._caps.heartbeat and self._ledger.requests and now >= self._quiet_since + self._alarm_after:
+        owed = self._caps.heartbeat and (self._ledger.requests or self._changing)
+        if owed and now >= self._quiet_since + self._alarm_after:
             missed = MissedHeartbeat(now - self._quiet_since, self._caps.heartbeat)
             if self._fetch:
                 return self._conclude(missed)
             actions.append(Warn(missed))
-            self._backlog.left = 0
-            self._ledger.void()
-            self._must_exceed = 0
+            self._quiet_since = now
+            actions.extend(self._write_off(open_still=True))
         if not self._fetch:
-            self._ledger.expire(now)
+            if self._ledger.overdue(now):
+                actions.extend(self._write_off(open_still=True))
             actions.extend(self._refill(now))
         return tuple(actions)
+
+    def on_inbox_changed(self, now: float) -> Actions:
+        """The ``ChangeInbox`` is done: the old requests are gone, with all they sent handed in."""
+        if self._state is not State.RUNNING or not self._changing:
+            return NOTHING
+        self._changing = False
+        self._written_off = 0
+        return self._refill(now)
 
     def drain(self, now: float) -> Actions:
         """Pull no more and deliver what is buffered or on its way, then conclude."""
@@ -424,6 +483,7 @@ class PullFlow:
         if self._state is not State.DRAINING:
             return NOTHING
         self._ledger.void()
+        self._written_off = 0
         self._unsubscribed = True
         return self._conclude() if self._fetch else self._drained()
 
@@ -441,9 +501,22 @@ class PullFlow:
         self._quiet_since = now
         self._late_until = None
 
+    def _write_off(self, *, open_still: bool = False) -> Actions:
+        """Give up what is outstanding, with its inbox; ``open_still``: the server has not said that it is
+        void."""
+        self._backlog.left = 0
+        self._must_exceed = 0
+        if not self._ledger.requests or self._changing:
+            return NOTHING
+        self._written_off = self._ledger.messages if open_still else 0
+        self._ledger.void()
+        self._changing = True
+        return (ChangeInbox(),)
+
     def _conclude(self, error: JetsparkError | None = None, *, discard: bool = False) -> Actions:
         self._state = State.CONCLUDED
         self._ledger.void()
+        self._written_off = 0
         return (Conclude(error, discard),)
 
     def _drained(self) -> Actions:
@@ -459,7 +532,9 @@ class PullFlow:
         pending = ledger.size + self._buffered_bytes if by_bytes else ledger.messages + self._buffered
         if pending > self._threshold:
             return NOTHING
-        if self._state is not State.RUNNING or self._backoff.until is not None or not self._connected:
+        if self._state is not State.RUNNING or not self._connected or self._changing:
+            return NOTHING
+        if self._backoff.until is not None:
             return NOTHING
         room = self._limit - pending
         if by_bytes and room <= self._must_exceed:
@@ -479,7 +554,7 @@ class PullFlow:
                 room -= batch
             wanted -= batch
             silent = self._backlog.covers(ledger, batch, size)
-            actions.append(self._request(batch, size, caps.expires, now, silent))
+            actions.append(self._request(batch, size, caps.expires, now, silent or self._narrow))
         self._limited = room > 0 and wanted > 0
         return tuple(actions)
 
@@ -515,14 +590,14 @@ class PullFlow:
         """Book the end of one or all requests, learn from it, and decide when to go on."""
         kind, ledger = status.kind, self._ledger
         if status.traits.ends is Ends.ALL:
-            ledger.void()
+            actions.extend(self._write_off())
             self._hold(Recovery.AT_ONCE, now)
             return
         left = status.pending
         if kind in LIMITS:
             refused = self._caps.learn(status, ledger)
             if refused is not None and left is None:
-                ledger.refused(refused)
+                self._refused(refused, lambda request: self._caps.shrank(kind, request), actions)
             if refused is None or not self._caps.shrank(kind, refused):
                 self._hold(Recovery.BACK_OFF, now)
             return
@@ -534,8 +609,13 @@ class PullFlow:
             if kind is Kind.MAX_WAITING:
                 fits = attrgetter("silent")  # to one that asks for heartbeats the server does not say it
             request = ledger.newest(fits)
+            taken = len(ledger.requests) - 1
             if request is not None:
-                ledger.refused(request)
+                self._refused(request, fits, actions)
+            if kind is Kind.MAX_WAITING and self._narrow and taken > 0:
+                # Those that were taken go on; one more would be refused again.
+                self._max_requests = min(self._max_requests, taken)
+                return
         if kind is Kind.PIN_ID_MISMATCH:
             if self.pin_id:
                 self.pin_id = ""
@@ -548,6 +628,26 @@ class PullFlow:
             self._backoff.failures = 0  # a request that lived its life
         else:
             self._hold(status.traits.recovery, now)
+
+    def _refused(
+        self, request: Request, fits: Callable[[Request], bool] | None, actions: list[Action]
+    ) -> None:
+        """A refusal does not say which request it is about. When that matters, none of them stays: with one
+        taken for another, the next request might ask for more than there is room."""
+        if self._ledger.differ(fits):
+            actions.extend(self._write_off(open_still=True))
+        else:
+            self._ledger.refused(request)
+
+    def _ended_while_draining(self, status: Status) -> None:
+        """No request follows; the driver only has to know which are open."""
+        ledger = self._ledger
+        if self._fetch or status.traits.ends is Ends.ALL or status.traits.recovery is Recovery.FATAL:
+            ledger.void()
+        elif status.pending is not None:
+            ledger.ended(*status.pending)
+        elif ledger.requests:
+            ledger.refused(ledger.requests[-1])
 
     def _too_large(
         self, status: Status, left: tuple[int, int] | None, now: float, actions: list[Action]
@@ -578,7 +678,8 @@ class PullFlow:
         if expires:
             expires = self._due_at - now
             if expires < _MIN_RESUME and now > self._started_at:
-                return self._conclude()
+                # Its time is over, and only the server can say that there is nothing: ask for what is there.
+                expires, self._no_wait = 0.0, True
         size = max(1, self._caps.size - self._received_bytes) if self._caps.size else 0
         return (self._request(self._limit - self._received, size, expires, now),)
 
@@ -595,5 +696,5 @@ class PullFlow:
         if status.traits.severity is not Severity.QUIET:
             return self._conclude(error_for(status))
         if status.kind is Kind.MESSAGE_TOO_LARGE and not self._received:
-            return (Warn(error_for(status)), *self._conclude())
+            return self._conclude(error_for(status))  # there is a message, so this is no empty fetch
         return self._conclude()

@@ -2,7 +2,7 @@
 
 ADR-37 "Buffering messages" wants an aggregate only, and the aggregate is exact. Each request is
 remembered beside it, for two reasons: a refusal carries no count, so the whole request has to leave; and
-a request that is older than its expiry is dead whatever the server said.
+a request that is older than its expiry must be written off whatever the server said.
 
 The server serves the waiting requests of a consumer in turn, and a message does not tell which request it
 answers. So messages are booked on the oldest request first. The sum is exact, and a booking can only make a
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Request:
     """One pull request: what it asked for, and what of that is still open."""
 
-    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "silent", "size")
+    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "silent", "size", "taken")
 
     def __init__(
         self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool, silent: bool = False
@@ -34,6 +34,8 @@ class Request:
         self.silent = silent
         self.messages = batch
         self.size = max_bytes
+        #: Messages came while it was the only one: it can't be refused any more.
+        self.taken = False
 
 
 class Ledger:
@@ -57,11 +59,13 @@ class Ledger:
         self.size += request.max_bytes
 
     def received(self, count: int, nbytes: int) -> None:
-        """Messages came. More than were asked for (of requests written off earlier) count as none."""
+        """Messages came. Those of requests that were written off count as none."""
         requests = self.requests
         if not requests:
             return
         head = requests[0]
+        if len(requests) == 1:
+            head.taken = True
         if count < head.messages and (nbytes < head.size or not head.max_bytes):
             # Nearly always: the oldest has room for all of it, and some is left.
             head.messages -= count
@@ -78,24 +82,27 @@ class Ledger:
 
     def newest(self, fits: Callable[[Request], bool] | None = None) -> Request | None:
         """The request a refusal is about: refused on arrival, so the newest that could have earned it."""
-        if fits is not None:
-            for request in reversed(self.requests):
-                if fits(request):
-                    return request
-        return self.requests[-1] if self.requests else None
+        suspects = self._suspects(fits)
+        return suspects[-1] if suspects else None
+
+    def differ(self, fits: Callable[[Request], bool] | None = None) -> bool:
+        """Whether a refusal may be about one of several requests that did not ask for the same."""
+        return len({(request.batch, request.max_bytes) for request in self._suspects(fits)}) > 1
+
+    def _suspects(self, fits: Callable[[Request], bool] | None) -> list[Request]:
+        """The requests that a refusal may be about."""
+        fitting = [request for request in self.requests if fits is None or fits(request)]
+        suspects = [request for request in fitting if not request.taken]
+        return suspects or fitting or list(self.requests)
 
     def refused(self, request: Request) -> None:
         """The server never took the request: all of it leaves. What was booked on it belongs to others."""
         self._drop(request)
         self._take(request.batch - request.messages, request.max_bytes - request.size)
 
-    def expire(self, now: float) -> bool:
-        """Write off requests that are past their client-side deadline; whether there were any."""
-        found = False
-        while self.requests and self.requests[0].deadline <= now:
-            self._drop(self.requests[0])
-            found = True
-        return found
+    def overdue(self, now: float) -> bool:
+        """Whether a request is past its client-side deadline."""
+        return bool(self.requests) and self.requests[0].deadline <= now
 
     def void(self) -> None:
         """No request is alive any more."""

@@ -11,7 +11,6 @@ messages come under their own subject, so with a shared inbox a late answer can'
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
 #: Servers that take no_wait with expires for "what is there, else wait for the first".
 ONE_REQUEST = (2, 7, 1)
-# The request ends on the server a moment before the caller's patience does, so that nothing is sent to an
-# inbox that is gone.
+# The request ends on the server a moment before ``timeout`` (ADR-13), so that the answer is here in time.
 _MARGIN = 0.01
 
 
@@ -61,7 +59,10 @@ class TwoStepSink(PullSink):
 
     def __init__(self, target: PullTarget, options: FetchOptions) -> None:
         assert options.max_messages is not None
-        super().__init__(target, FetchOptions(max_messages=options.max_messages, no_wait=True))
+        first = FetchOptions(max_messages=options.max_messages, no_wait=True)
+        super().__init__(target, first)
+        # Without a link it waits for one as long as the second step would have waited.
+        self.flow = PullFlow(first, connected=target.client.is_connected, grace=options.wait + 1.0)
         self._batch = options.max_messages
         self._until = self._now() + options.wait
         self._waiting = False
@@ -166,10 +167,11 @@ class PullSubscription:
     async def fetch(self, batch: int = 1, timeout: float = 5.0) -> MessageBatch:
         """At most ``batch`` messages: those that are there, else waiting ``timeout`` seconds for the first.
 
-        Nothing in that time is an empty list, not an exception. With ``two_step``, when nothing was there, it
-        waits for the whole batch. An error of the server (consumer deleted, a limit of the consumer) is
-        raised, or is the ``error`` of the list when messages came before it; it is never among the messages.
-        Cancelling it loses no message.
+        An empty list means that the server had nothing in that time. With ``two_step``, when nothing was
+        there, it waits for the whole batch. An error of the server (consumer deleted, a limit of the
+        consumer), and no answer at all (:class:`NotConnected`, :class:`PullUnanswered`, 1 to 5 s after
+        ``timeout``), is raised, or is the ``error`` of the list when messages came before it; it is never
+        among the messages. Cancelling it loses no message.
         """
         if self._closed:
             raise PullSubscriptionClosed(self._subject)
@@ -186,11 +188,7 @@ class PullSubscription:
         )
         fetch = SubscriptionFetch(self._consumer._target, options, self._stash, self._active, self._two_step)
         try:
-            async with asyncio.timeout(timeout):
-                found = await fetch
-        except TimeoutError:
-            # What came in time went to the stash when the fetch was cancelled.
-            found = MessageBatch(self._stash.take(batch))
+            found = await fetch
         finally:
             if fetch.sink is not None:
                 self._active.discard(fetch.sink)
@@ -202,7 +200,8 @@ class PullSubscription:
     async def unsubscribe(self, limit: int = 0) -> None:
         """End now, or after ``limit`` messages in all.
 
-        A fetch under way returns what it has. An ephemeral consumer that ``pull_subscribe`` made is deleted;
+        A fetch under way returns what it has, and raises :class:`PullSubscriptionClosed` when that is
+        nothing. An ephemeral consumer that ``pull_subscribe`` made is deleted;
         durable ones and those it was bound to stay.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
@@ -214,7 +213,7 @@ class PullSubscription:
             return
         self._closed = True
         for sink in list(self._active):
-            PullSink._finish(sink, None, discard=False)
+            PullSink._finish(sink, PullSubscriptionClosed(self._subject), discard=False)
         if self._owned and self._consumer._target.client.is_connected:
             with contextlib.suppress(ConsumerNotFound):  # its inactive_threshold was faster
                 await self._consumer.delete()

@@ -27,7 +27,7 @@ from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PEND
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.consumer_config import AckPolicy
-from jetspark.jetstream.flow_actions import Action, Conclude, Raise, SendFlowControl, Warn
+from jetspark.jetstream.flow_actions import NOTHING, Action, Conclude, Raise, SendFlowControl, Warn
 from jetspark.jetstream.flow_sink import FlowSink
 from jetspark.jetstream.pull import message_size
 from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR, PushFlow
@@ -35,7 +35,7 @@ from jetspark.jetstream.statuses import Kind, Status
 from jetspark.jetstream.subscribe_checks import PullRequired, check_active
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from jetspark.connection.client import Connection
     from jetspark.jetstream.consumer_config import ConsumerConfig
@@ -124,6 +124,8 @@ class PushSink(FlowSink):
         self._completed = 0
         self._left = options.stop_after
         self._answered = ""
+        # How often the connection had written when the last answer was put into its outbox.
+        self._answered_at = -1
         self._dropping = False
         self._runs: deque[tuple[int, int]] = deque()
         self._bytes = 0
@@ -131,6 +133,8 @@ class PushSink(FlowSink):
         self._draining: asyncio.Task[None] | None = None
         #: Asks the server for the consumer before subscribing to it.
         self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
+        #: (stream, consumer), once known.
+        self.names: tuple[str, str] | None = None
         self._aim(target)
 
     def _aim(self, target: PushTarget) -> None:
@@ -144,6 +148,13 @@ class PushSink(FlowSink):
             first_sequence=target.first_sequence,
             connected=self.client.is_connected,
         )
+
+    @property
+    def label(self) -> str:
+        if self.names is None:
+            return super().label
+        stream, consumer = self.names
+        return f"consumer {consumer!r} of stream {stream!r}"
 
     # Life
 
@@ -206,6 +217,7 @@ class PushSink(FlowSink):
             if not self.done:
                 client._remove_sink(self, tell_server=False)
                 self._finish(None, discard=False)
+                client._drained_sinks.add(self)
 
     # Taking messages
 
@@ -271,18 +283,19 @@ class PushSink(FlowSink):
     def _deliver_messages(self, items: list[Any]) -> None:
         if self.done:
             return
-        first = last = stream_seq = 0
-        if not self.queue:
-            try:
-                first, last, stream_seq = ends_of(items)
-            except NotJetStreamMessage:
-                first, last = 0, -1
-            if last - first + 1 != len(items):
-                items = self._without_strangers(items)
+        now, actions = self._now(), NOTHING
+        if self.queue:
+            actions = self.flow.on_messages(len(items), 0, 0, 0, now)
+        else:
+            stretch = _whole(items)
+            if stretch is not None:
+                actions = self.flow.on_messages(*stretch, now)
+            else:
+                items, keys = self._without_strangers(items)
                 if not items:
                     return
-                first, last, stream_seq = ends_of(items)
-        actions = self.flow.on_messages(len(items), first, last, stream_seq, self._now())
+                for stretch in _stretches(keys):
+                    actions += self.flow.on_messages(*stretch, now)
         self._accept(items)
         if actions:
             self._perform(actions)
@@ -304,18 +317,21 @@ class PushSink(FlowSink):
         if self._left == 0:
             self._finish(None, discard=False)
 
-    def _without_strangers(self, items: list[Any]) -> list[Any]:
-        """The ends do not fit: either messages were lost, or somebody else publishes to the subject."""
-        ours = []
+    def _without_strangers(self, items: list[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
+        """The ends do not fit: either messages were lost, or somebody else publishes to the subject.
+
+        The messages that are ours, and the consumer and stream sequence of each.
+        """
+        ours, keys = [], []
         for item in items:
             try:
-                sequences(item.reply)
+                keys.append(sequences(item.reply))
             except NotJetStreamMessage as error:
                 # ADR-15 "JSAck": not a message of JetStream, and to be raised as an error.
                 self._perform((Raise(error),))
             else:
                 ours.append(item)
-        return ours
+        return ours, keys
 
     def _fit(self, items: list[Any]) -> list[Any]:
         limit, bytes_limit = self.options.pending_messages_limit, self.options.pending_bytes_limit
@@ -375,15 +391,19 @@ class PushSink(FlowSink):
                 self._finish(action.error, discard=action.discard)
 
     def _answer(self, subject: str) -> None:
-        if self.client._is_behind:
-            # It does not read; a heartbeat that says "stalled" will ask again (ADR-9).
+        client = self.client
+        if client._is_behind and client._writes == self._answered_at:
+            # An answer waits in the outbox already, and an honest server asks for one at a time: one that
+            # asks and never reads must not make us hoard answers. A heartbeat that says "stalled" asks again.
             return
         try:
-            self.client._pub(subject)
+            client._pub(subject)
         except JetsparkError as error:
             self._raise(error)
         else:
             self._answered = subject
+            self._answered_at = client._writes
+            self.flow.on_answered(subject)
 
     def _raise(self, error: JetsparkError) -> None:
         if self.options.raises:
@@ -399,3 +419,27 @@ def ends_of(items: list[Any]) -> tuple[int, int, int]:
     """Consumer sequences of the first and the last message, and the stream sequence of the last."""
     first, _ = sequences(items[0].reply)
     return first, *sequences(items[-1].reply)
+
+
+# Count, consumer sequences of the first and the last message, stream sequence of the first.
+Stretch = tuple[int, int, int, int]
+
+
+def _whole(items: list[Any]) -> Stretch | None:
+    """All of them as one stretch; None when their ends do not fit. Sequences only ever increase."""
+    count = len(items)
+    try:
+        first, stream_seq = sequences(items[0].reply)
+        last, _ = sequences(items[-1].reply)
+    except NotJetStreamMessage:
+        return None
+    return (count, first, last, stream_seq) if last - first + 1 == count else None
+
+
+def _stretches(keys: list[tuple[int, int]]) -> Iterator[Stretch]:
+    """Cut at each hole in the consumer sequence."""
+    begin = 0
+    for end in range(1, len(keys) + 1):
+        if end == len(keys) or keys[end][0] != keys[end - 1][0] + 1:
+            yield end - begin, keys[begin][0], keys[end - 1][0], keys[begin][1]
+            begin = end

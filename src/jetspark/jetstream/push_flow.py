@@ -16,14 +16,17 @@ sees only some of the messages, so nothing is checked there.
 
 **Flow control** ("Flow Control"). The server asks when it has sent a window full; the answer lets it go
 on. It is due when the request would have been handed to the user had it been a message: at its position
-in the buffer, which is what holds a fast server back for a slow handler. A heartbeat with
-``Nats-Consumer-Stalled`` repeats a request whose answer was lost; each subject is answered once.
+in the buffer, which is what holds a fast server back for a slow handler. A request is answered once, and
+remembered when the driver reports that its answer is on its way (``on_answered``). A heartbeat with
+``Nats-Consumer-Stalled`` tells that the request or its answer was lost, so it is answered like a request,
+at its own position, also when the subject was answered before. One whose answer is still to come is not
+repeated. So each heartbeat makes one answer at most.
 
 **Statuses** ("Miscellaneous Error Statuses", "Unknown Error Statuses"). 409 Consumer Deleted concludes;
 other 409s, 503 and what is unknown are raised to the user, and the subscription stays.
 
-The driver reports messages in bulk: ``on_messages`` once for each received chunk with the sequences at its
-ends, ``on_processed`` once for each bulk that user code took.
+The driver reports messages in bulk: ``on_messages`` once for each stretch without a hole, nearly always all
+of a received chunk, with the sequences at its ends; ``on_processed`` once for each bulk that user code took.
 """
 
 from __future__ import annotations
@@ -58,12 +61,12 @@ class PushFlow:
 
     __slots__ = (
         "_alarm_after",
+        "_answered",
         "_concluded",
         "_connected",
         "_expected",
         "_flow",
         "_heartbeat",
-        "_last_flow",
         "_late_until",
         "_processed",
         "_queue_group",
@@ -102,8 +105,9 @@ class PushFlow:
         self._expected = first_sequence
         self._received = 0
         self._processed = 0
+        # Answers that are due behind so many messages.
         self._flow: deque[tuple[int, str]] = deque()
-        self._last_flow = ""
+        self._answered = ""
 
     @property
     def concluded(self) -> bool:
@@ -139,8 +143,11 @@ class PushFlow:
         self._traffic(now)
         return NOTHING
 
-    def on_messages(self, count: int, first_cseq: int, last_cseq: int, last_sseq: int, now: float) -> Actions:
-        """A chunk of messages was received; sequences from the ack replies of its first and last one."""
+    def on_messages(
+        self, count: int, first_cseq: int, last_cseq: int, first_sseq: int, now: float
+    ) -> Actions:
+        """Messages without a hole between them were received: the consumer sequences at their ends, and the
+        stream sequence of the first."""
         if self._concluded:
             return NOTHING
         self._traffic(now)
@@ -149,10 +156,7 @@ class PushFlow:
             return NOTHING
         expected, self._expected = self._expected, last_cseq + 1
         if expected is not None and first_cseq != expected:
-            return (Warn(ConsumerGap(expected, first_cseq, last_sseq)),)
-        if last_cseq - first_cseq + 1 != count:
-            # Somewhere inside; where exactly does not matter to a warning.
-            return (Warn(ConsumerGap(first_cseq + count, last_cseq + 1, last_sseq)),)
+            return (Warn(ConsumerGap(expected, first_cseq, first_sseq)),)
         return NOTHING
 
     def on_processed(self, count: int, now: float) -> Actions:
@@ -166,6 +170,10 @@ class PushFlow:
             answers.append(SendFlowControl(flow.popleft()[1]))
         return tuple(answers)
 
+    def on_answered(self, subject: str) -> None:
+        """The answer to this request is on its way; the request need not be answered again."""
+        self._answered = subject
+
     def on_status(self, status: Status, now: float) -> Actions:
         """A status message was received; in order with the messages around it."""
         if self._concluded:
@@ -173,7 +181,7 @@ class PushFlow:
         self._traffic(now)
         kind = status.kind
         if kind is Kind.FLOW_CONTROL:
-            return self._flow_control(status.reply)
+            return self._flow_control(status.reply) if status.reply != self._answered else NOTHING
         if kind is Kind.HEARTBEAT:
             return self._check_heartbeat(status)
         if status.traits.ends is Ends.NOTHING:
@@ -189,7 +197,7 @@ class PushFlow:
         self._connected = False
         self._late_until = None
         self._flow.clear()
-        self._last_flow = ""
+        self._answered = ""
         return NOTHING
 
     def on_reconnect(self, now: float) -> Actions:
@@ -201,7 +209,7 @@ class PushFlow:
     def on_new_consumer(self, now: float) -> Actions:
         """Another consumer delivers from here on (ordered consumers): it counts from 1."""
         self._flow.clear()
-        self._last_flow = ""
+        self._answered = ""
         self._expected = 1
         return self.on_reconnect(now)
 
@@ -244,9 +252,8 @@ class PushFlow:
         return actions + self._flow_control(stalled) if stalled else actions
 
     def _flow_control(self, subject: str) -> Actions:
-        if not subject or subject == self._last_flow:
+        if not subject or (self._flow and self._flow[-1][1] == subject):
             return NOTHING
-        self._last_flow = subject
         if self._received <= self._processed:
             return (SendFlowControl(subject),)
         self._flow.append((self._received, subject))

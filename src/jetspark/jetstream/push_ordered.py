@@ -52,6 +52,10 @@ class OrderedPushSink(PushSink):
         self._held: list[tuple[list[Any], int]] = []
         self.serial = 0
 
+    @property
+    def label(self) -> str:
+        return self._chain.label
+
     # What the chain calls
 
     @property
@@ -119,7 +123,9 @@ class OrderedPushSink(PushSink):
             return
         keep, actions = _in_order(self._ordered, self.serial, items, self._now())
         if keep:
-            self._perform(self.flow.on_messages(len(keep), *ends_of(keep), self._now()))
+            first, last, _ = ends_of(keep)
+            # The machine of the order has found no hole before them or between them.
+            self._perform(self.flow.on_messages(len(keep), first, last, 0, self._now()))
             self._accept(keep)
         self._chain.perform(actions)
 

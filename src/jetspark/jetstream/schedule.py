@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.validation import check_subject
+from jetspark.jetstream.validation import check_flag, check_subject
 from jetspark.jetstream.values import NANOS_PER_SECOND, Timestamp, to_nanoseconds
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidArgument("schedule.source", self.source, "must not be the target")
         if self.ttl is not None:
             ttl_text(self.ttl, field="schedule.ttl")
+        check_flag("schedule.rollup", self.rollup)
         self._pattern()
 
     def add_to(self, headers: Headers, subject: str) -> None:

@@ -47,6 +47,8 @@ import re
 from enum import Enum, unique
 from typing import NamedTuple, Protocol
 
+from jetspark.jetstream.values import wire_number
+
 PENDING_MESSAGES = "Nats-Pending-Messages"
 PENDING_BYTES = "Nats-Pending-Bytes"
 LAST_CONSUMER = "Nats-Last-Consumer"
@@ -261,7 +263,7 @@ class Status:
     def limit_count(self) -> int | None:
         """N of "Exceeded MaxRequestBatch of N" and "... MaxRequestMaxBytes of N"."""
         _, found, value = self.description.casefold().rpartition(" of ")
-        return _integer(value.strip()) if found else None
+        return wire_number(value.strip()) if found else None
 
     @property
     def limit_seconds(self) -> float | None:
@@ -280,16 +282,12 @@ class Status:
         if value is None:
             return None
         # A malformed number is as good as none: the whole request is then written off.
-        return _integer(value.strip())
-
-
-def _integer(text: str) -> int | None:
-    # 20 digits hold a uint64; int() refuses some thousands with an error of its own.
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+        return wire_number(value.strip())
 
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|µs|μs|ns)")
+# As many digits as an int64 of nanoseconds has, and more than it prints behind the point.
+_PART = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)(h|ms|m|s|us|µs|μs|ns)")
 
 
 def _duration(text: str) -> float | None:

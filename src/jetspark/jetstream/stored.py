@@ -6,15 +6,14 @@ the leader. Both give the same :class:`StoredMsg`.
 
 from __future__ import annotations
 
-import base64
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
-from jetspark.jetstream.values import Timestamp
+from jetspark.jetstream.values import Timestamp, wire_number
 from jetspark.wire.headers import Headers, decode_headers
 from jetspark.wire.subjects import has_wildcard, validate_filter
 
@@ -86,7 +85,7 @@ async def get_direct(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
     last = body.get("last_by_subj")
     if last is not None and not has_wildcard(last):
         # The subject-appended form, so that permissions can be given for each subject.
-        answer = await api.ask(f"DIRECT.GET.{stream}.{last}")
+        answer = await api.ask(f"DIRECT.GET.{stream}." + last)
     else:
         answer = await api.ask(f"DIRECT.GET.{stream}", body)
     _raise_status(answer)
@@ -96,19 +95,31 @@ async def get_direct(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
 async def get_by_api(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
     """One message from the stream's leader."""
     response = await api.request(f"STREAM.MSG.GET.{stream}", body)
-    message = response["message"]
-    block = base64.b64decode(message.get("hdrs") or "")
-    time = Timestamp.parse(message["time"])
+    try:
+        message = msgspec.convert(response.get("message"), _Stored)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"answer without a stored message: {response!r:.200}: {error}") from None
+    time = Timestamp.parse(message.time)
     if time is None:
         raise ProtocolError(f"stored message without a time: {message!r:.200}")
     return StoredMsg(
         stream=stream,
-        subject=message["subject"],
-        sequence=message["seq"],
+        subject=message.subject,
+        sequence=message.seq,
         timestamp=time,
-        data=base64.b64decode(message.get("data") or ""),
-        headers=decode_headers(block) if block else Headers(),
+        data=message.data or b"",
+        headers=decode_headers(message.hdrs) if message.hdrs else Headers(),
     )
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A message as the API answers with it; bytes are base64 there."""
+
+    subject: str
+    seq: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+    time: str
+    data: bytes | None = None
+    hdrs: bytes | None = None
 
 
 async def batch_direct(
@@ -229,15 +240,15 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     if added.keys() != expected:
         raise ProtocolError(f"direct get answer without its headers: {answer.headers.items()!r:.200}")
     time = Timestamp.parse(added["Nats-Time-Stamp"])
-    sequence = added["Nats-Sequence"]
-    if time is None or not _is_number(sequence):
+    sequence = wire_number(added["Nats-Sequence"])
+    if time is None or sequence is None:
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
     kept = Headers()
     kept._pairs = own  # what others stored is not ours to refuse
     return StoredMsg(
         stream=added["Nats-Stream"],
         subject=added["Nats-Subject"],
-        sequence=int(sequence),
+        sequence=sequence,
         timestamp=time,
         data=answer.data,
         headers=kept,
@@ -246,14 +257,10 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
 
 def _number(headers: Headers, name: str) -> int:
     value = headers.get(name) or "0"
-    if not _is_number(value):
+    number = wire_number(value)
+    if number is None:
         raise ProtocolError(f"batch get ended with {name}: {value!r:.100}, which is no number")
-    return int(value)
-
-
-def _is_number(text: str) -> bool:
-    # 20 digits hold a uint64; int() refuses some thousands with an error of its own.
-    return text.isascii() and text.isdigit() and len(text) <= 20
+    return number
 
 
 def _raise_status(answer: Msg) -> None:
@@ -272,8 +279,8 @@ def _raise_status(answer: Msg) -> None:
 
 def check_positive(field: str, value: int) -> None:
     """Refuse what is not an integer of 1 or more, the first sequence there is."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgument(field, value, "must be an integer, 1 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 64:
+        raise InvalidArgument(field, value, "must be an integer, 1 or more, that fits 64 bits")
 
 
 def is_direct_refusal(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
-from jetspark.errors import InvalidArgument
+from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream import stored
 from jetspark.jetstream.consumer_config import ReplayPolicy
 from jetspark.jetstream.counter import CounterValue
@@ -15,7 +15,8 @@ from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
 from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
 from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.wire.subjects import validate_filter
+from jetspark.jetstream.validation import check_flag
+from jetspark.wire.subjects import validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -61,6 +62,7 @@ class Stream:
         however many there are; ``deleted_details`` adds the deleted sequences (``state.deleted``).
         """
         operation = f"STREAM.INFO.{self.name}"
+        check_flag("deleted_details", deleted_details)
         body: dict[str, Any] = {"deleted_details": True} if deleted_details else {}
         if subjects_filter is None:
             self._info = StreamInfo.from_wire(await self._js._api.request(operation, body or None))
@@ -105,7 +107,9 @@ class Stream:
                 raise InvalidArgument("keep", keep, "must be an integer, 0 or more")
             body["keep"] = keep
         response = await self._js._api.request(f"STREAM.PURGE.{self.name}", body or None)
-        purged: int = response.get("purged", 0)
+        purged = response.get("purged", 0)
+        if isinstance(purged, bool) or not isinstance(purged, int) or not 0 <= purged < 1 << 64:
+            raise ProtocolError(f"answer to a purge that removed {purged!r:.50} messages")
         return purged
 
     async def delete(self) -> None:
@@ -159,6 +163,7 @@ class Stream:
         Raises :class:`MessageNotFound` when nothing has been counted there yet. As ``get_msg``, a replica
         may answer that is a moment behind; ``js.increment(subject, 0)`` asks the leader.
         """
+        validate_subject(subject)
         return CounterValue.from_message(await self.get_msg(last_by_subject=subject))
 
     async def counters(self, subjects: str | Sequence[str] = ">") -> AsyncIterator[CounterValue]:
@@ -252,6 +257,7 @@ class Stream:
     async def delete_msg(self, seq: int, *, secure: bool = False) -> None:
         """Delete one message. ``secure`` also overwrites it in the store with random data."""
         stored.check_positive("seq", seq)
+        check_flag("secure", secure)
         body: dict[str, Any] = {"seq": seq}
         if not secure:
             body["no_erase"] = True

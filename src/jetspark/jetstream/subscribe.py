@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jetspark._log import fields, get_logger
 from jetspark.connection.core import FLUSH_AT
-from jetspark.connection.events import CallbackFailed, ConsumerDeleteFailed, ConsumerDisturbed
+from jetspark.connection.events import ConsumerDeleteFailed, ConsumerDisturbed
+from jetspark.connection.listening import call_listener
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError, RequestTimeout
-from jetspark.jetstream.consume import HandlerFailed
+from jetspark.jetstream.consume import tell_failure
 from jetspark.jetstream.consume_errors import ConsumeError
 from jetspark.jetstream.errors import ConsumerExists, ConsumerNotFound
 from jetspark.jetstream.message import ACK
@@ -30,7 +31,7 @@ from jetspark.jetstream.subscribe_checks import check_binding
 from jetspark.jetstream.validation import validate_consumer_config
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from types import TracebackType
 
     from jetspark.jetstream.consume import ErrorListener, Handler
@@ -62,6 +63,7 @@ class PushSubscription:
 
     Iterate it, call ``next``, or give ``subscribe`` a callback. With a callback each message is acked when
     the callback returns, unless ``manual_ack``; when it raises the message is not acked, and delivered again.
+    What it raises is reported with its traceback, and goes to ``on_error`` or the connection's listener.
     Without a callback acking is up to you.
 
     What the server sends beside messages is dealt with here. Errors among it are raised by the iterator or
@@ -98,7 +100,7 @@ class PushSubscription:
         self._chain: OrderedChain | None = None
         self._deleting: asyncio.Task[None] | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._listening: set[asyncio.Future[None]] = set()
+        self._listening: set[asyncio.Task[None]] = set()
         self._raised = False
 
     @property
@@ -172,6 +174,7 @@ class PushSubscription:
 
     def __aiter__(self) -> Self:
         self._refuse_callback()
+        self._started.takers.add(asyncio.current_task())
         return self
 
     async def __anext__(self) -> Message:
@@ -187,11 +190,15 @@ class PushSubscription:
             sink.report()
             if sink.done:
                 self._came_to_end()
+                sink.takers.remove(asyncio.current_task())
                 error = self._end()
                 if error is not None:
                     raise error
                 raise StopAsyncIteration
+            sink.takers.add(asyncio.current_task())
             await sink.wait()
+        if sink.takers.nobody:
+            sink.takers.add(asyncio.current_task())
         message = buffer.popleft()
         if len(buffer) <= sink.mark:
             sink.report()
@@ -205,6 +212,7 @@ class PushSubscription:
         any more. Cancelling it loses no message.
         """
         self._refuse_callback()
+        self._started.takers.add(asyncio.current_task())
         seconds = self._client.options.request_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
@@ -242,6 +250,7 @@ class PushSubscription:
         if not sink.done:
             sink.stop()
         sink.buffer.clear()
+        sink.takers.clear()
         runner = self._runner
         if runner is not None and runner is not asyncio.current_task():
             runner.cancel()
@@ -281,6 +290,30 @@ class PushSubscription:
         # A callback that drains its own subscription can't be waited for; the runner deletes behind it.
         if self._deleting is not None and runner is not asker:
             await asyncio.wait([self._deleting])
+
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained: readers get what has arrived and can still ack it, then the consumer is
+        deleted if ``subscribe`` made it."""
+        sink, timeout = self._started, self._client.options.drain_timeout
+        try:
+            await self._drain(asker)
+            if not await sink.takers.finished(asker, timeout):
+                raise DrainTimeout(
+                    f"reader of {self._subject!r} left {len(sink.buffer)} messages, or works on the last "
+                    f"one, after drain_timeout={timeout:g}s"
+                )
+        except BaseException:
+            # Not drained in time: the consumer stays, with what was not processed.
+            if self._owned:
+                error = DrainTimeout(f"not deleted: {len(sink.buffer)} messages were left to process")
+                self._client._emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
+            raise
+        if asker is not None and self._runner is asker:
+            sink.buffer.clear()  # its callback can't be waited for, and can't ack them any more
+        # Also when nobody reads: what is buffered is lost with the connection.
+        if self._deleting is not None:
+            await asyncio.wait([self._deleting])
+        await self._delete_late()
 
     def _came_to_end(self) -> None:
         """Everything was handed out and processed: time for the late deletion."""
@@ -323,7 +356,8 @@ class PushSubscription:
     def _adopt(self, sink: PushSink, info: ConsumerInfo, *, owned: bool) -> None:
         """The subscription is made: begin."""
         self._sink, self._info, self._owned = sink, info, owned
-        sink.drain_all = self._drain
+        sink.names = (info.stream_name, info.name)
+        sink.drain_all = self._drain_all
         if self._callback is not None:
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(self._callback), name=f"jetspark-push-{self._subject}"
@@ -351,21 +385,17 @@ class PushSubscription:
         if self._on_error is None:
             self._client._emit(ConsumerDisturbed(self._subject, error))
             return
-        try:
-            result = self._on_error(error)
-        except Exception:
-            logger.exception("the error listener raised")
-            return
-        if inspect.isawaitable(result):
-            task = asyncio.ensure_future(_await_listener(result))
-            self._listening.add(task)
-            task.add_done_callback(self._listening.discard)
+        # Messages, and with them warnings, may come before the subscription is complete.
+        label = f"subscription to {self._subject!r}" if self._sink is None else self._sink.label
+        what = f"on_error of {label} raised on {type(error).__name__}"
+        call_listener(self._on_error, error, what, self._client._loop, self._listening)
 
     def _failed(self, error: BaseException, message: Message) -> None:
-        if self._on_error is None:
-            self._client._emit(CallbackFailed(self._subject, error))
-        else:
-            self._started._warn(HandlerFailed(error, message), error)
+        if self._on_error is not None:
+            tell_failure(self._started, error, message)
+            return
+        what = f"callback of {self._started.label} raised on a message of {message.subject!r}"
+        self._client._callback_failed(what, self._subject, error)
 
     async def _run_callback(self, callback: Handler) -> None:
         sink, client = self._started, self._client
@@ -404,13 +434,6 @@ class PushSubscription:
         if ended is not None:
             self._tell(ended)
         self._came_to_end()
-
-
-async def _await_listener(result: Awaitable[Any]) -> None:
-    try:
-        await result
-    except Exception:
-        logger.exception("the error listener raised")
 
 
 async def find_stream(js: JetStream, stream: str | None, subject: str) -> str:

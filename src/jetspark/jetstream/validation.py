@@ -87,6 +87,12 @@ def _check_metadata(value: Mapping[str, str] | None) -> None:
         )
 
 
+def check_flag(field: str, value: bool) -> None:
+    """Refuse what is not True or False: "no" would be true."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(field, value, "must be True or False")
+
+
 def _check_int(
     field: str, value: int | None, *, low: int | None = None, high: int = _MAX_INT64, rule: str = ""
 ) -> None:
@@ -138,6 +144,7 @@ def validate_consumer_config(config: ConsumerConfig, *, pedantic: bool = False) 
         raise InvalidArgument(
             "config", config, "must be a ConsumerConfig, e.g. ConsumerConfig(name='worker')"
         )
+    check_flag("pedantic", pedantic)
     if config.name is not None:
         check_name("name", config.name)
     if config.durable_name is not None:
@@ -310,6 +317,7 @@ def validate_stream_config(config: StreamConfig, *, update: bool = False, pedant
         raise InvalidArgument(
             "config", config, "must be a StreamConfig, e.g. StreamConfig(name='A', subjects=['a.>'])"
         )
+    check_flag("pedantic", pedantic)
     check_name("name", config.name)
     _check_description(config.description)
     _check_metadata(config.metadata)

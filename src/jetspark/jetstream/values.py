@@ -64,6 +64,15 @@ class Duration(float):
         return (type(self).from_ns, (self.ns,))
 
 
+def wire_number(text: str) -> int | None:
+    """A number in a header or a subject: ASCII digits that fit a uint64. None when it is anything else."""
+    # isascii: int() would take digits of any script, and refuses some thousands with an error of its own.
+    if not (text.isascii() and text.isdigit()) or len(text) > 20:
+        return None
+    number = int(text)
+    return number if number < 1 << 64 else None
+
+
 def to_nanoseconds(value: float | timedelta, *, field: str = "duration") -> int:
     """Exact nanoseconds of seconds or a ``timedelta``.
 
@@ -131,6 +140,8 @@ class Timestamp(datetime):
         means."""
         if isinstance(value, Timestamp):
             return cls._of(value, value._nanos)
+        if not isinstance(value, datetime):
+            raise InvalidArgument(field, value, "must be a timezone-aware datetime")
         if value.utcoffset() is None:
             raise InvalidArgument(
                 field, value, "must be timezone-aware; add tzinfo, for example datetime.now(timezone.utc)"
@@ -142,7 +153,7 @@ class Timestamp(datetime):
         """From RFC 3339 with up to nine decimals; ``None`` for Go's zero time, which means "not set"."""
         match = _RFC3339.fullmatch(text)
         if match is None:
-            raise ProtocolError(f"not an RFC 3339 time: {text!r}")
+            raise ProtocolError(f"not an RFC 3339 time: {text!r:.100}")
         if text.startswith(_ZERO_TIME_PREFIX) and not (match[7] or "").strip("0"):
             return None
         fraction = (match[7] or "").ljust(9, "0")
@@ -154,7 +165,7 @@ class Timestamp(datetime):
                 offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
                 moment = moment - offset if zone[0] == "+" else moment + offset
         except (ValueError, OverflowError) as error:
-            raise ProtocolError(f"not an RFC 3339 time: {text!r}: {error}") from None
+            raise ProtocolError(f"not an RFC 3339 time: {text!r:.100}: {error}") from None
         return cls._of(moment, int(fraction[6:]))
 
     @classmethod

@@ -11,8 +11,7 @@
  * `export` (_speed_arrow.h) makes a whole record batch of them.
  *
  * Publishing (_speed_publish.h): whole commands, and the acks that say no more than "stored". Whatever else is
- * answered to a publish is left to the publisher, in Python. Launching (_speed_launch.h): plain messages for
- * which the publisher has granted room; all others are handed to it as they came.
+ * answered to a publish is left to the publisher, in Python.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -28,9 +27,11 @@
 #include "_speed_arrow.h"
 #include "_speed_ack.h"
 #include "_speed_publish.h"
-#include "_speed_group.h"
-#include "_speed_launch.h"
 #include "_speed_settle.h"
+
+/* What Python and this agree on: names, arguments, results. _backend.py has the same number and uses no core with
+ * another one. Add 1 to both when any of that changes. */
+#define ABI 3
 
 static PyMethodDef rows_methods[] = {
     {"read", (PyCFunction)(void (*)(void))rows_read, METH_FASTCALL, rows_read_doc},
@@ -87,24 +88,21 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__speed(void)
 {
-    if (PyType_Ready(&RowsType) < 0 || PyType_Ready(&ReadyType) < 0 || PyType_Ready(&LauncherType) < 0
-        || PyType_Ready(&GroupType) < 0)
+    if (PyType_Ready(&RowsType) < 0)
         return NULL;
     names_of_plain_ack = Py_BuildValue("(ss)", "stream", "seq");
     names_of_full_ack = Py_BuildValue("(ssss)", "stream", "seq", "domain", "duplicate");
-    no_arguments = PyTuple_New(0);
     name_set_result = PyUnicode_InternFromString("set_result");
     name_done = PyUnicode_InternFromString("done");
     name_acked = PyUnicode_InternFromString("acked_many");
-    if (names_of_plain_ack == NULL || names_of_full_ack == NULL || no_arguments == NULL
+    if (names_of_plain_ack == NULL || names_of_full_ack == NULL
         || name_set_result == NULL || name_done == NULL || name_acked == NULL)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    if (PyModule_AddObjectRef(module, "Rows", (PyObject *)&RowsType) < 0
-        || PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0
-        || PyModule_AddObjectRef(module, "Group", (PyObject *)&GroupType) < 0) {
+    if (PyModule_AddIntConstant(module, "ABI", ABI) < 0
+        || PyModule_AddObjectRef(module, "Rows", (PyObject *)&RowsType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -149,7 +149,7 @@ static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObje
     case 'q': /* sequence */
     case 't': /* time */
         if (*positions == NULL) {
-            *positions = rows_positions(self, NULL);
+            *positions = positions_of(self);
             if (batch_keep(batch, *positions) < 0)
                 return NULL;
         }
@@ -171,38 +171,15 @@ static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObje
         made = pack_column(self, 2);
         return batch_keep(batch, made) < 0 ? NULL : add_made(batch, self->count, made, 0, 2);
     case 'v': /* data as views */
-        made = rows_views(self, NULL);
+        made = views_of(self);
         return batch_keep(batch, made) < 0 ? NULL : add_views(batch, self->count, made);
     }
     PyErr_Format(PyExc_ValueError, "no column is called %c", kind);
     return NULL;
 }
 
-PyDoc_STRVAR(rows_export_doc,
-"export(kinds, constants) -> int\n\n"
-"Where a struct ArrowArray lies, for one who takes it over while these rows live: a batch with a column for\n"
-"each of kinds (n name of the stream, q sequence, s subject, t time, h no headers, d data, v data as views).\n"
-"constants: offsets and bytes of the stream's name, as often as there are rows, for n, and offsets of as many\n"
-"empty maps, for h. 0: some column has to be made in another way, or is wanted twice.");
-
-static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *export_of(Rows *self, const char *kinds, Py_ssize_t columns, PyObject *constants)
 {
-    Py_ssize_t columns = nargs == 2 && PyBytes_Check(args[0]) ? PyBytes_GET_SIZE(args[0]) : 0;
-    if (columns < 1 || columns > 6 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 3
-        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 0)) || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 1))
-        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 2))) {
-        PyErr_SetString(PyExc_TypeError, "export(bytes of 1 to 6 letters, tuple of three bytes)");
-        return NULL;
-    }
-    const char *kinds = PyBytes_AS_STRING(args[0]);
-    PyObject *constants = args[1];
-    /* There is room for each kind of column once. */
-    for (Py_ssize_t i = 0; i < columns; i++)
-        for (Py_ssize_t j = 0; j < i; j++)
-            if (kinds[i] == kinds[j] || (is_data(kinds[i]) && is_data(kinds[j])))
-                return PyLong_FromLong(0);
-    if (self->exported.release != NULL)
-        self->exported.release(&self->exported); /* nobody has taken the last one */
     size_t places = MOST_BUFFERS + (size_t)PyList_GET_SIZE(self->chunks) + 1;
     Batch *batch = PyMem_RawCalloc(1, sizeof(Batch) + places * sizeof(void *));
     if (batch == NULL)
@@ -228,4 +205,37 @@ static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs
     }
     self->exported = *root;
     return PyLong_FromVoidPtr(&self->exported);
+}
+
+PyDoc_STRVAR(rows_export_doc,
+"export(kinds, constants) -> int\n\n"
+"Where a struct ArrowArray lies, for one who takes it over while these rows live: a batch with a column for\n"
+"each of kinds (n name of the stream, q sequence, s subject, t time, h no headers, d data, v data as views).\n"
+"constants: offsets and bytes of the stream's name, as often as there are rows, for n, and offsets of as many\n"
+"empty maps, for h. 0: some column has to be made in another way, or is wanted twice.");
+
+static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_ssize_t columns = nargs == 2 && PyBytes_Check(args[0]) ? PyBytes_GET_SIZE(args[0]) : 0;
+    if (columns < 1 || columns > 6 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 3
+        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 0)) || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 1))
+        || !PyBytes_Check(PyTuple_GET_ITEM(args[1], 2))) {
+        PyErr_SetString(PyExc_TypeError, "export(bytes of 1 to 6 letters, tuple of three bytes)");
+        return NULL;
+    }
+    const char *kinds = PyBytes_AS_STRING(args[0]);
+    PyObject *constants = args[1];
+    /* There is room for each kind of column once. */
+    for (Py_ssize_t i = 0; i < columns; i++)
+        for (Py_ssize_t j = 0; j < i; j++)
+            if (kinds[i] == kinds[j] || (is_data(kinds[i]) && is_data(kinds[j])))
+                return PyLong_FromLong(0);
+    if (!changeable(self)) /* another export has not come to its end */
+        return NULL;
+    self->busy++;
+    if (self->exported.release != NULL)
+        self->exported.release(&self->exported); /* nobody has taken the last one */
+    PyObject *address = export_of(self, kinds, columns, constants);
+    self->busy--;
+    return address;
 }

@@ -24,35 +24,12 @@ static char *put_bytes(char *place, PyObject *bytes)
     return put(place, PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes));
 }
 
-/* A whole publish: prefix, the reply of inbox and serial, the size, data. */
-static PyObject *frame(PyObject *prefix, PyObject *inbox, uint64_t serial, PyObject *data)
-{
-    Py_ssize_t prefix_len = PyBytes_GET_SIZE(prefix), inbox_len = PyBytes_GET_SIZE(inbox);
-    Py_ssize_t size = PyBytes_GET_SIZE(data);
-    char numbers[48];
-    char *end = put_number(numbers, serial);
-    *end++ = ' ';
-    end = put_number(end, (uint64_t)size);
-    *end++ = '\r';
-    *end++ = '\n';
-    Py_ssize_t middle = end - numbers;
-    PyObject *whole = PyBytes_FromStringAndSize(NULL, prefix_len + inbox_len + middle + size + 2);
-    if (whole == NULL)
-        return NULL;
-    char *place = put_bytes(PyBytes_AS_STRING(whole), prefix);
-    place = put_bytes(place, inbox);
-    place = put(place, numbers, middle);
-    place = put_bytes(place, data);
-    put(place, "\r\n", 2);
-    return whole;
-}
-
 PyDoc_STRVAR(frames_doc,
 "frames(prefixes, inbox, serial, blocks, datas, start, stop) -> bytes\n\n"
 "Whole publishes of the rows from start to stop; serial is that of the first. blocks are their headers, or\n"
 "None: they have none.");
 
-static PyObject *frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *frames(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 7 || !PyList_Check(args[0]) || !PyBytes_Check(args[1])
         || (args[3] != Py_None && !PyList_Check(args[3])) || !PyList_Check(args[4])) {

@@ -65,6 +65,22 @@ typedef struct {
     Before before;
 } Span;
 
+/* Rows keep sizes in 32 bits, and Arrow counts with signed ones. */
+#define MOST_BYTES INT32_MAX
+
+/* A limit of the caller's; -1 with an error set when this code can't keep it. */
+static Py_ssize_t limit_of(PyObject *number, const char *name)
+{
+    Py_ssize_t limit = PyLong_AsSsize_t(number);
+    if (limit == -1 && PyErr_Occurred())
+        return -1;
+    if (limit < 0 || limit > MOST_BYTES - 2) {
+        PyErr_Format(PyExc_ValueError, "%s must be from 0 to %zd", name, (Py_ssize_t)MOST_BYTES - 2);
+        return -1;
+    }
+    return limit;
+}
+
 static int span_of(PyObject *buf, Py_ssize_t pos, PyObject *sid, PyObject *max_line, PyObject *max_message,
                    Span *span)
 {
@@ -72,10 +88,12 @@ static int span_of(PyObject *buf, Py_ssize_t pos, PyObject *sid, PyObject *max_l
         PyErr_SetString(PyExc_TypeError, "buf and sid must be bytes");
         return -1;
     }
+    if (pos == -1 && PyErr_Occurred())
+        return -1;
     *span = (Span){.buf = PyBytes_AS_STRING(buf), .total = PyBytes_GET_SIZE(buf), .pos = pos,
-                   .sid = PyBytes_AS_STRING(sid), .sid_len = PyBytes_GET_SIZE(sid),
-                   .max_line = PyLong_AsSsize_t(max_line), .max_message = PyLong_AsSsize_t(max_message)};
-    if (PyErr_Occurred())
+                   .sid = PyBytes_AS_STRING(sid), .sid_len = PyBytes_GET_SIZE(sid)};
+    if ((span->max_line = limit_of(max_line, "max_line")) < 0
+        || (span->max_message = limit_of(max_message, "max_message")) < 0)
         return -1;
     if (span->pos < 0 || span->pos > span->total) {
         PyErr_SetString(PyExc_ValueError, "pos is outside of buf");
@@ -260,7 +278,7 @@ PyDoc_STRVAR(read_run_doc,
 "Append make(subject, reply, data, header, owner) to items for each complete message of sid from pos on;\n"
 "where it stopped. make None: pass over them.");
 
-static PyObject *read_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *read_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     Span span;
     if (nargs != 8 || !PyList_Check(args[5])) {

@@ -74,8 +74,20 @@ typedef struct {
     int64_t time; /* microseconds; -1: the reply is none */
 } Position;
 
+/* Whether it is a number as parse_ack_reply takes it: digits that fit a uint64. */
+static int is_count(const char *start, const char *end)
+{
+    if (start == end || end - start > 20 || (end - start == 20 && memcmp(start, "18446744073709551615", 20) > 0))
+        return 0;
+    for (; start < end; start++)
+        if ((unsigned char)(*start - '0') > 9)
+            return 0;
+    return 1;
+}
+
 /* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. How many bytes there
- * are in front of the sequence; 0 in a reply with more behind its pending, or in none. */
+ * are in front of the sequence; 0 in a reply with more behind its pending, or in none. What parse_ack_reply
+ * would refuse has no position here. */
 static Py_ssize_t read_position(const char *start, const char *end, Position *position)
 {
     const char *dots[12];
@@ -91,7 +103,11 @@ static Py_ssize_t read_position(const char *start, const char *end, Position *po
     int first = tokens == 9 ? 5 : 7;
     if (end - start < 8 || memcmp(start, "$JS.ACK.", 8) != 0 || (tokens != 9 && tokens < 11))
         return 0;
-    const char *nanoseconds = dots[first + 2] + 1, *last = first + 3 < tokens ? dots[first + 3] : end;
+    const char *nanoseconds = dots[first + 2] + 1, *last = dots[first + 3];
+    const char *pending_end = first + 4 < tokens ? dots[first + 4] : end;
+    if (!is_count(dots[first - 1] + 1, dots[first]) || !is_count(dots[first + 1] + 1, dots[first + 2])
+        || !is_count(last + 1, pending_end))
+        return 0;
     position->sequence = read_number(dots[first] + 1, dots[first + 1]);
     if (position->sequence < 0)
         return 0;
@@ -115,10 +131,10 @@ static const char *read_rest(const char *at, const char *end, Position *position
     position->sequence = (int64_t)(high * shifts[more] + low);
     const char *delivery = at + 1;
     at = skip_digits(delivery, end);
-    if (at == delivery || end - at < 22 || *at != '.' || at[20] != '.')
+    if (at == delivery || at - delivery > 19 || end - at < 22 || *at != '.' || at[20] != '.')
         return NULL;
     position->time = read_microseconds(at + 1);
     const char *pending = at + 21;
     at = skip_digits(pending, end);
-    return position->time < 0 || at == pending ? NULL : at;
+    return position->time < 0 || at == pending || at - pending > 19 ? NULL : at;
 }

@@ -26,6 +26,7 @@ typedef struct {
     int64_t size; /* bytes of subjects, replies, headers and payloads */
     int subjects_differ; /* not all rows have the subject of the first */
     Py_ssize_t need; /* of the message at which `read` stopped for want of its end; 0: it is none */
+    int busy; /* somebody reads the rows, see `changeable` */
     struct ArrowArray exported; /* until somebody takes it over; see _speed_arrow.h */
 } Rows;
 
@@ -34,7 +35,7 @@ static PyTypeObject RowsType;
 /* Rows for which there is room at once. */
 #define MOST_AHEAD 4096
 
-static PyObject *rows_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *rows_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
     Rows *self = (Rows *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -54,6 +55,16 @@ static void rows_dealloc(Rows *self)
     Py_XDECREF(self->chunks);
     PyMem_Free(self->rows);
     Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* What makes objects of the rows may run any code between two of them, in the garbage collector if nowhere else.
+ * It counts itself in `busy` for as long, and whoever would change the rows meanwhile is refused. */
+static int changeable(const Rows *self)
+{
+    if (!self->busy)
+        return 1;
+    PyErr_SetString(PyExc_RuntimeError, "the rows can't change while they are read");
+    return 0;
 }
 
 static Py_ssize_t rows_length(Rows *self)
@@ -149,7 +160,7 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (span_of(args[0], PyLong_AsSsize_t(args[1]), args[2], args[4], args[5], &span) < 0
-        || wants_replies(&span, args[6]) < 0)
+        || wants_replies(&span, args[6]) < 0 || !changeable(self))
         return NULL;
     self->need = 0;
     if (note_rows(self, &span, args[0], args[3]) < 0)
@@ -163,7 +174,13 @@ static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ss
 {
     Py_ssize_t lacking = need;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++) {
-        Py_ssize_t len = PyObject_Size(PyList_GET_ITEM(held, i));
+        PyObject *piece = PyList_GET_ITEM(held, i);
+        /* Of other kinds the length would be what their own code says. */
+        if (!PyBytes_CheckExact(piece) && !PyByteArray_CheckExact(piece) && !PyMemoryView_Check(piece)) {
+            PyErr_SetString(PyExc_TypeError, "what is held must be bytes");
+            return NULL;
+        }
+        Py_ssize_t len = PyObject_Size(piece);
         if (len < 0)
             return NULL;
         lacking -= len;
@@ -210,6 +227,8 @@ static PyObject *rows_resume(Rows *self, PyObject *const *args, Py_ssize_t nargs
     Py_ssize_t need = PyLong_AsSsize_t(args[1]), used = 0;
     if (need == -1 && PyErr_Occurred())
         return NULL;
+    if (!changeable(self))
+        return NULL;
     Before before = {.len = 0};
     self->need = 0;
     if (PyList_GET_SIZE(args[0])) {
@@ -244,7 +263,7 @@ static PyObject *rows_extend(Rows *self, PyObject *argument)
         return NULL;
     }
     Rows *other = (Rows *)argument;
-    if (rows_reserve(self, other->count) < 0)
+    if (!changeable(self) || rows_reserve(self, other->count) < 0)
         return NULL;
     Py_ssize_t end = PyList_GET_SIZE(self->chunks);
     if (PyList_SetSlice(self->chunks, end, end, other->chunks) < 0)
@@ -270,6 +289,8 @@ static PyObject *rows_truncate(Rows *self, PyObject *argument)
         PyErr_SetString(PyExc_ValueError, "count must not be negative");
         return NULL;
     }
+    if (!changeable(self))
+        return NULL;
     while (self->count > count)
         self->size -= row_size(&self->rows[--self->count]);
     Py_RETURN_NONE;
@@ -298,11 +319,8 @@ static int cell(const Row *row, long column, const char **start, uint32_t *len)
 
 PyDoc_STRVAR(rows_cells_doc, "cells(column) -> list[bytes]\n\nA column as objects; 0 subject, 1 reply, 2 data.");
 
-static PyObject *rows_cells(Rows *self, PyObject *argument)
+static PyObject *cells_of(Rows *self, long column)
 {
-    long column = PyLong_AsLong(argument);
-    if (column == -1 && PyErr_Occurred())
-        return NULL;
     PyObject *cells = PyList_New(self->count);
     if (cells == NULL)
         return NULL;
@@ -318,6 +336,17 @@ static PyObject *rows_cells(Rows *self, PyObject *argument)
         }
         PyList_SET_ITEM(cells, i, value);
     }
+    return cells;
+}
+
+static PyObject *rows_cells(Rows *self, PyObject *argument)
+{
+    long column = PyLong_AsLong(argument);
+    if (column == -1 && PyErr_Occurred())
+        return NULL;
+    self->busy++;
+    PyObject *cells = cells_of(self, column);
+    self->busy--;
     return cells;
 }
 
@@ -407,14 +436,17 @@ static PyObject *rows_pack(Rows *self, PyObject *argument)
     long column = PyLong_AsLong(argument);
     if (column == -1 && PyErr_Occurred())
         return NULL;
-    return pack_column(self, column);
+    self->busy++;
+    PyObject *packed = pack_column(self, column);
+    self->busy--;
+    return packed;
 }
 
 PyDoc_STRVAR(rows_views_doc,
 "views() -> (views, chunks)\n\n"
 "The payloads as the buffers of an Arrow binary_view array: nothing is copied but the shortest of them.");
 
-static PyObject *rows_views(Rows *self, PyObject *Py_UNUSED(ignored))
+static PyObject *views_of(Rows *self)
 {
     PyObject *views = PyBytes_FromStringAndSize(NULL, self->count * 16);
     PyObject *chunks = PyList_GetSlice(self->chunks, 0, PyList_GET_SIZE(self->chunks));
@@ -458,11 +490,19 @@ fail:
     return NULL;
 }
 
+static PyObject *rows_views(Rows *self, PyObject *Py_UNUSED(ignored))
+{
+    self->busy++;
+    PyObject *views = views_of(self);
+    self->busy--;
+    return views;
+}
+
 PyDoc_STRVAR(rows_positions_doc,
 "positions() -> (sequences, microseconds) | None\n\n"
 "Stream sequence and time out of the ack replies, as buffers of int64; None unless all replies have them.");
 
-static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
+static PyObject *positions_of(Rows *self)
 {
     Py_ssize_t size = self->count * (Py_ssize_t)sizeof(int64_t);
     PyObject *sequences = PyBytes_FromStringAndSize(NULL, size);
@@ -486,6 +526,14 @@ static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
         time_at += sizeof(int64_t);
     }
     return Py_BuildValue("(NN)", sequences, times);
+}
+
+static PyObject *rows_positions(Rows *self, PyObject *Py_UNUSED(ignored))
+{
+    self->busy++;
+    PyObject *positions = positions_of(self);
+    self->busy--;
+    return positions;
 }
 
 PyDoc_STRVAR(rows_size_doc, "size() -> int\n\nBytes of subjects, replies, headers and payloads.");

@@ -30,20 +30,17 @@ static int tell_batch(Together *together)
 }
 
 PyDoc_STRVAR(rows_settle_doc,
-"settle(cut, pending, ack_class, batch_class, launcher) -> (acked, duplicates, others)\n\n"
+"settle(cut, pending, ack_class, batch_class) -> (acked, duplicates, taken)\n\n"
 "Take each row for the answer to a publish whose serial is its subject from cut on. Those that say no more\n"
-"than \"stored\" are taken out of pending: serial -> AckFuture, Group or (future or batch, ...). A future gets\n"
-"its ack, a batch a count (acked_many), a group both when it is complete. Others are the rows that say\n"
-"something else.");
+"than \"stored\" are taken out of pending: serial -> (future or batch, ...). A future gets its ack, a batch\n"
+"a count (acked_many). It stops at the first answer that says something else: taken rows come before it.");
 
-static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *settle_rows(Rows *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 5 || !PyDict_Check(args[1]) || !PyType_Check(args[2]) || !PyType_Check(args[3])
-        || (args[4] != Py_None && !Py_IS_TYPE(args[4], &LauncherType))) {
-        PyErr_SetString(PyExc_TypeError, "settle(int, dict, type, type, Launcher | None)");
+    if (nargs != 4 || !PyDict_Check(args[1]) || !PyType_Check(args[2]) || !PyType_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "settle(int, dict, type, type)");
         return NULL;
     }
-    Launcher *launcher = args[4] == Py_None ? NULL : (Launcher *)args[4];
     Py_ssize_t cut = PyLong_AsSsize_t(args[0]);
     if (cut < 0) {
         if (!PyErr_Occurred())
@@ -57,10 +54,8 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
     const char *stream_bytes = NULL;
     Py_ssize_t stream_len = -1;
     PyObject *key = NULL, *flight = NULL;
-    PyObject *others = PyList_New(0);
-    if (others == NULL)
-        return NULL;
-    for (Py_ssize_t i = 0;; i++) {
+    Py_ssize_t i = 0;
+    for (;; i++) {
         /* Here, because it may run code: the last one must be gone before anybody could look at it through a
          * weak reference, and pending must not change between the look-up and the removal. */
         Py_CLEAR(flight);
@@ -79,75 +74,27 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         if (found == NULL) {
             if (PyErr_Occurred())
                 goto fail;
-            /* Expired, or a second answer: of a message sent again, of the next leader, or of a second stream. */
-            if (launcher != NULL) {
-                Ack second;
-                int plain = !row->header_len && read_ack(row_data(row), row->data_len, &second);
-                if (!plain || !second.duplicate)
-                    launcher_stray(launcher, (uint64_t)serial, plain ? second.seq : 0);
-            }
-            continue;
+            continue; /* it has its answer: expired, or sent twice */
         }
         Ack ack;
-        int is_future = AckFutureType != NULL && Py_IS_TYPE(found, AckFutureType);
-        int is_group = Py_IS_TYPE(found, &GroupType) && launcher != NULL;
-        int plain = !row->header_len && read_ack(row_data(row), row->data_len, &ack)
-                    && (is_future || is_group || (PyTuple_Check(found) && PyTuple_GET_SIZE(found) > 0));
-        if (plain && (stream == NULL || stream_len != ack.stream_len
-                      || memcmp(stream_bytes, ack.stream, (size_t)stream_len) != 0)) {
+        int plain = !row->header_len && read_ack(row_data(row), row->data_len, &ack) && PyTuple_Check(found)
+                    && PyTuple_GET_SIZE(found) > 0;
+        if (!plain)
+            break;
+        /* What may fail comes before it is taken out of pending, where else it would be told of its failure. */
+        if (stream == NULL || stream_len != ack.stream_len
+            || memcmp(stream_bytes, ack.stream, (size_t)stream_len) != 0) {
             Py_XSETREF(stream, text(ack.stream, ack.stream_len));
             if (stream == NULL)
                 goto fail;
             stream_bytes = ack.stream;
             stream_len = ack.stream_len;
         }
-        if (plain && is_group) {
-            Group *group = (Group *)found;
-            if (group->serial <= launcher->doubted)
-                group->left = 1;
-            int noted = group->left ? ODD : group_note(group, stream, &ack);
-            if (noted < 0)
-                goto fail;
-            if (noted == SEEN || (noted == NOTED && group->acked < group->count))
-                continue;
-            plain = noted == NOTED;
-        }
-        if (!plain) {
-            if (is_group)
-                ((Group *)found)->left = 1;
-            PyObject *index = PyLong_FromSsize_t(i);
-            int failed = index == NULL || PyList_Append(others, index) < 0;
-            Py_XDECREF(index);
-            if (failed)
-                goto fail;
-            continue;
-        }
-        /* What may fail comes before it is taken out of pending, where else it would be told of its failure. */
-        PyObject *domain = NULL;
-        if (is_future && ack.domain != NULL && (domain = text(ack.domain, ack.domain_len)) == NULL)
-            goto fail;
         flight = Py_NewRef(found);
-        if (PyDict_DelItem(pending, key) < 0) {
-            Py_XDECREF(domain);
+        if (PyDict_DelItem(pending, key) < 0)
             goto fail;
-        }
-        if (is_group) {
-            Group *group = (Group *)flight;
-            acked += group->count;
-            launcher->grouped -= group->count - 1;
-            if (group_end(group, args[2]) < 0)
-                goto fail;
-            continue;
-        }
         acked++;
         duplicates += ack.duplicate;
-        if (is_future) {
-            int failed = settle_future(flight, args[2], stream, domain, ack.seq, ack.duplicate);
-            Py_XDECREF(domain);
-            if (failed || (launcher != NULL && launcher_heard(launcher, (uint64_t)serial, stream, flight, &ack) < 0))
-                goto fail;
-            continue;
-        }
         PyObject *target = PyTuple_GET_ITEM(flight, 0);
         if (Py_IS_TYPE(target, (PyTypeObject *)args[3])) {
             if (together.batch != target || together.stream != stream) {
@@ -159,6 +106,7 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
             together.duplicates += ack.duplicate;
             continue;
         }
+        PyObject *domain = NULL;
         if (ack.domain != NULL && (domain = text(ack.domain, ack.domain_len)) == NULL)
             goto fail;
         PyObject *made = make_ack(args[2], stream, domain, ack.seq, ack.duplicate);
@@ -174,7 +122,7 @@ static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs
         goto fail;
     Py_XDECREF(key);
     Py_XDECREF(stream);
-    return Py_BuildValue("(nnN)", acked, duplicates, others);
+    return Py_BuildValue("(nnn)", acked, duplicates, i);
 fail:
     if (together.batch != NULL) {
         /* What it has not heard of is no longer pending: nobody else would tell it. */
@@ -187,6 +135,13 @@ fail:
     Py_XDECREF(key);
     Py_XDECREF(flight);
     Py_XDECREF(stream);
-    Py_DECREF(others);
     return NULL;
+}
+
+static PyObject *rows_settle(Rows *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    self->busy++;
+    PyObject *settled = settle_rows(self, args, nargs);
+    self->busy--;
+    return settled;
 }

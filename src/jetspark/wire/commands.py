@@ -37,11 +37,11 @@ def pub_prefix(subject: str, reply: str = "", *, literal: bool = True) -> bytes:
         validate_subject(subject)
     else:
         validate_filter(subject)
+    # encode, not an f-string: the latter writes a member of an enum of strings as its name.
+    prefix = b"PUB %b " % subject.encode()
     if reply:
         validate_subject(reply, field="reply")
-        prefix = f"PUB {subject} {reply} ".encode()
-    else:
-        prefix = f"PUB {subject} ".encode()
+        prefix += b"%b " % reply.encode()
     if len(prefix) > MAX_TARGET:
         raise InvalidArgument(
             "subject", subject, f"with reply makes a line longer than {MAX_CONTROL_LINE} bytes; shorten it"
@@ -88,11 +88,11 @@ def to_bytes(payload: object) -> bytes:
 def encode_sub(subject: str, queue: str, sid: str) -> bytes:
     """SUB, with the queue group when there is one."""
     validate_filter(subject)
+    target = subject.encode()
     if queue:
         validate_queue(queue)
-        line = f"SUB {subject} {queue} {sid}\r\n".encode()
-    else:
-        line = f"SUB {subject} {sid}\r\n".encode()
+        target += b" " + queue.encode()
+    line = b"SUB %b %b\r\n" % (target, sid.encode())
     if len(line) > MAX_CONTROL_LINE:
         raise InvalidArgument(
             "subject",

@@ -1,4 +1,13 @@
-"""Message headers (ADR-4): ordered, multi-valued, case kept, looked up without regard to case."""
+"""Message headers (ADR-4): ordered, multi-valued, case kept, looked up without regard to case.
+
+Every header block that is sent is a :class:`HeaderBlock`. Only this module makes them, out of lines that
+:func:`_lines` has checked, so that no value can become a second header.
+
+What may be in a header: ADR-4 takes a value from RFC 822, "any ASCII characters, except CR or LF", and the
+server stores every other byte as it is. So CR and LF are refused, and a value may contain NUL, a colon or any
+other text that can be written as UTF-8. A name must be a token: a colon, a blank or a control character would
+end it early.
+"""
 
 from __future__ import annotations
 
@@ -151,22 +160,53 @@ def _check_pair(name: str, value: str) -> None:
         raise InvalidArgument("header value", value, f"of {name!r} must not contain CR or LF")
 
 
-def encode_headers(
-    headers: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]],
-) -> bytes:
-    """The header block for HPUB, its closing blank line included."""
-    pairs = (headers if isinstance(headers, Headers) else Headers(headers))._pairs
-    text = "".join([f"{name}: {value}\r\n" for name, value in pairs])
+class HeaderBlock(bytes):
+    """A header block as HPUB takes it, closing blank line included; its lines were checked."""
+
+    __slots__ = ()
+
+
+def _lines(pairs: Sequence[tuple[str, str]]) -> bytes:
+    """The one place where headers become bytes. Nothing in a pair can begin another line."""
+    # No f-string: it writes a member of an enum of strings as its name.
+    text = "".join([name + ": " + value + "\r\n" for name, value in pairs])
     # Pairs that were received, not added, are unchecked; one with a lone CR or LF would become two headers.
     if text.count("\n") != len(pairs) or text.count("\r") != len(pairs):
         for name, value in pairs:
             _check_pair(name, value)
     try:
-        return b"NATS/1.0\r\n" + text.encode() + b"\r\n"
+        return text.encode()
     except UnicodeEncodeError:
         # Name the culprit alone: the other headers have no business in an error text.
         bad = next(pair for pair in pairs if any("\ud800" <= char <= "\udfff" for char in "".join(pair)))
     raise InvalidArgument("header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8")
+
+
+def encode_headers(
+    headers: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]],
+) -> HeaderBlock:
+    """The header block for HPUB, its closing blank line included."""
+    pairs = (headers if isinstance(headers, Headers) else Headers(headers))._pairs
+    return HeaderBlock(b"NATS/1.0\r\n" + _lines(pairs) + b"\r\n")
+
+
+def extend_block(block: HeaderBlock, *pairs: tuple[str, str]) -> HeaderBlock:
+    """The block with more headers at its end."""
+    return HeaderBlock(block[:-2] + _lines(pairs) + b"\r\n")
+
+
+def encode_column(
+    name: str, values: Sequence[bytes], rest: Sequence[tuple[str, str]] = ()
+) -> list[HeaderBlock]:
+    """A block for each value of one header, with the same headers behind it. Values must have no blanks
+    around them; all are checked for line breaks at once.
+    """
+    joined = b"".join(values)
+    if b"\r" in joined or b"\n" in joined:
+        for value in values:
+            _check_pair(name, value.decode("utf-8", "surrogateescape"))
+    head, tail = b"NATS/1.0\r\n" + _lines([(name, "")])[:-2], b"\r\n" + _lines(rest) + b"\r\n"
+    return [HeaderBlock(head + value + tail) for value in values]
 
 
 def decode_headers(block: bytes) -> Headers:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
+
+# The compiled core counts with some of these; JSON has integers of any size.
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?![\d.])", re.ASCII)
 
@@ -17,11 +21,11 @@ class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     go: str = ""
     host: str = ""
-    port: int = 0
+    port: _Int64 = 0
     headers: bool = False
-    max_payload: int = 1_048_576
-    proto: int = 0
-    client_id: int = 0
+    max_payload: _Int64 = 1_048_576
+    proto: _Int64 = 0
+    client_id: _Int64 = 0
     client_ip: str = ""
     auth_required: bool = False
     tls_required: bool = False

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from jetspark.errors import ProtocolError
+from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, COLUMNAR, Columns, PackedColumns, read_columns
 from jetspark.wire.headers import VERSION_LINE
@@ -50,6 +50,9 @@ MAX_LINE: Final = 65_536
 MAX_INFO: Final = 1_048_576
 # max_payload of a server is at most 64 MiB unless its max_pending was raised too.
 MAX_MESSAGE: Final = 128 * 1_048_576
+
+# The largest limit that there may be: the compiled core and Arrow count the bytes of a message in 31 bits.
+MOST_MESSAGE: Final = 1 << 30
 
 # Distinct sizes are few; a dict look-up of the digits is faster than int() and needs no check of its own.
 _SIZE_CACHE: Final = 8192
@@ -127,6 +130,8 @@ class Parser:
     )
 
     def __init__(self, *, max_message: int = MAX_MESSAGE, compiled: bool = True) -> None:
+        if not 0 < max_message <= MOST_MESSAGE:
+            raise InvalidArgument("max_message", max_message, f"must be from 1 to {MOST_MESSAGE} bytes")
         self._compiled = speed if compiled else None
         self.routes: dict[str, tuple[Factory, Any]] = {}
         self._sizes: dict[str, int] = {}
