@@ -35,8 +35,6 @@ class Attempt:
     server: Server
     options: dict[str, Any]
     error: type[JetsparkError] | None = None
-    spark_error: str = ""
-    """Its name in Spark, where a file that can't be right is a wrong option, found before any server is."""
 
     @property
     def spark_options(self) -> dict[str, str]:
@@ -63,6 +61,7 @@ class AuthWorld:
     """All kinds with their servers running, until the block ends."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._stack = contextlib.ExitStack()
         self.kinds: list[Kind] = []
@@ -154,8 +153,7 @@ class AuthWorld:
         attempts = [Attempt("good", server, {"creds": self._file("good.creds", user.creds())})]
         for state, one in (("bad", stranger), ("expired", expired)):
             options = {"creds": self._file(f"{state}.creds", one.creds())}
-            found = "OptionError" if state == "expired" else ""
-            attempts.append(Attempt(state, server, options, AuthorizationError, found))
+            attempts.append(Attempt(state, server, options, AuthorizationError))
         return Kind("creds", attempts, revoke, expiring)
 
     def _certificate(self) -> Kind:

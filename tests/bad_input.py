@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import jetspark
+import wire_arguments
 from case_tables import module, parameters
+from helpers import LIMIT
 from jetspark import ConsumerConfig, Expect, Schedule, StreamConfig
 from jetspark.errors import AuthorizationError, InvalidArgument, JetsparkError, MaxPayloadExceeded
 from jetspark.spark.options import OptionError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
 MAX_PAYLOAD = 65_536
@@ -40,14 +43,19 @@ class World:
         self.js: jetspark.JetStream
         self.stream: jetspark.Stream
         self.consumer: jetspark.Consumer
+        self.message: Message
+        self.msg: jetspark.Msg
+        self.subscription: jetspark.Subscription
+        self.pull_subscription: jetspark.PullSubscription
+        self.push_subscription: jetspark.PushSubscription
 
     def seen(self) -> dict[str, int]:
         """How much the servers have got from anybody."""
         answers = {}
         for page in ("varz", "jsz"):
-            with urllib.request.urlopen(f"{self.server.http_url}/{page}", timeout=15) as answer:
+            with urllib.request.urlopen(f"{self.server.http_url}/{page}", timeout=LIMIT) as answer:
                 answers[page] = json.load(answer)
-        with urllib.request.urlopen(f"{self.nkeys.http_url}/varz", timeout=15) as answer:
+        with urllib.request.urlopen(f"{self.nkeys.http_url}/varz", timeout=LIMIT) as answer:
             others = json.load(answer)["total_connections"]
         return {
             "connections": answers["varz"]["total_connections"] + others,
@@ -60,7 +68,7 @@ class World:
 
     def subscriptions_left(self) -> list[str]:
         """What the server still holds of the connection with this ``client_id``."""
-        with urllib.request.urlopen(f"{self.server.http_url}/subsz?subs=1", timeout=15) as answer:
+        with urllib.request.urlopen(f"{self.server.http_url}/subsz?subs=1", timeout=LIMIT) as answer:
             page = json.load(answer)
         assert page["total"] <= page["limit"], "more subscriptions than one page shows"
         return [sub["subject"] for sub in page["subscriptions_list"] if sub["cid"] == self.client_id]
@@ -105,6 +113,7 @@ def all_cases() -> Iterator[Case]:
     """All but those of the command line, which is no function to call."""
     for area in (_urls, _options, _creds, _names, _streams, _consumers, _headers, _sizes, _calls, _spark):
         yield from area()
+    yield from _wire()
 
 
 def command_lines() -> list[tuple[list[str], str, int]]:
@@ -408,6 +417,12 @@ def _calls() -> Iterator[Case]:
                 lambda w, given={argument: value}: w.nc.subscribe("bad.x", **given),
                 words=(f"{argument}=",),
             )
+
+
+def _wire() -> Iterator[Case]:
+    """Every argument of the public API with what must not reach the wire."""
+    for function, argument, value, call in wire_arguments.bad_calls():
+        yield Case("wire arguments", f"{function}({argument}={wire_arguments.shown(value)})", call)
 
 
 def _spark() -> Iterator[Case]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import pickle
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nkeys
@@ -18,7 +19,6 @@ from spark_helpers import Batches, Box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -118,6 +118,20 @@ def canary_cases(folder: Path, *, jetstream: bool = False) -> Iterator[dict[str,
         }
 
 
+def failing(nonce: str | None = None) -> Any:
+    """A function that supplies credentials, and raises while it has them in its locals."""
+    password = CANARY
+    fields = {"user": "u", "pass": password}
+    raise LookupError(f"no such field among {len(fields)}")
+
+
+class OwnAuthenticator:
+    """An authenticator of the user's own that raises."""
+
+    def connect_fields(self, nonce: str | None) -> dict[str, Any]:
+        return failing(nonce)  # type: ignore[no-any-return]
+
+
 def everything_in(value: object, seen: set[int] | None = None) -> Iterator[str]:
     """Every text that can be reached through attributes and containers; what a debugger would show."""
     seen = set() if seen is None else seen
@@ -156,6 +170,25 @@ def everything_about(error: BaseException) -> Iterator[str]:
         chain = chain.__cause__ or chain.__context__
     yield "".join(traceback.format_exception(error))
     yield pickle.dumps(error).decode(errors="replace")
+    yield from locals_of(error)
+
+
+def locals_of(error: BaseException) -> Iterator[str]:
+    """What tools show that record the locals of a traceback, causes and contexts included.
+
+    Frames of the tests themselves are left out: they know the secrets of course.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        left += [one.__cause__, one.__context__]
+        for frame in traceback.TracebackException.from_exception(one, capture_locals=True).stack:
+            if not Path(frame.filename).name.startswith("test_"):
+                yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.locals}"
 
 
 def check_silence(texts: Iterator[str], secrets: tuple[str, ...]) -> None:

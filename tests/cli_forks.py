@@ -49,7 +49,7 @@ class Forked:
                     self._status.close()
         return self.returncode
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 60) -> int:
         code = self.poll(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("jetspark", timeout)
@@ -79,7 +79,7 @@ class Piped:
     def err(self) -> str:
         return self._said[self._ends[1]].decode()
 
-    def expect(self, text: str, timeout: float = 30) -> None:
+    def expect(self, text: str, timeout: float = 60) -> None:
         """Read until the text has come from either end."""
         deadline = time.monotonic() + timeout
         while text not in self.out + self.err:
@@ -157,7 +157,7 @@ class Forks:
 
     def close(self) -> None:
         self._ours.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 def _serve(channel: socket.socket) -> None:

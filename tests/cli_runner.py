@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers import LIMIT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,7 +91,7 @@ def inside(env: dict[str, str], *args: str, stdin: bytes = b"") -> Ran:
         return Ran(code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode())  # type: ignore[attr-defined]
 
 
-def process(env: dict[str, str], *args: str, stdin: bytes = b"", timeout: float = 60) -> Ran:
+def process(env: dict[str, str], *args: str, stdin: bytes = b"", timeout: float = LIMIT) -> Ran:
     """As a process of its own, in pipes."""
     done = subprocess.run([SCRIPT, *args], env=env, input=stdin, capture_output=True, timeout=timeout)
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -134,7 +136,7 @@ class Terminal:
         """What was shown, without escapes."""
         return ESCAPES.sub("", self.raw).replace("\r", "")
 
-    def expect(self, text: str, timeout: float = 30) -> str:
+    def expect(self, text: str, timeout: float = LIMIT) -> str:
         """Read until the text has been shown (since the last ``forget``)."""
         deadline = time.monotonic() + timeout
         while text not in self.text:
@@ -148,7 +150,7 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def end(self, timeout: float = 30) -> Ran:
+    def end(self, timeout: float = LIMIT) -> Ran:
         """Read until the process ends."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self._read(deadline):

@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from helpers import three_nodes
 from jetspark.server import Cluster, Server
+from jetspark.wire import backend
+from marking import Marking
 from quick_spark import spark_home
+from stops import expect_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A machine that is busy, or a process that stands still for a while, is no failure: no limits on times. And a
+# test run repeats: `make soak-tests` searches at random, with seeds.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("repeated", _UNTIMED, derandomize=True, database=None)
+settings.register_profile("searching", _UNTIMED)
+settings.load_profile("repeated")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Marking())
+    expect_stops()
+
+
+def pytest_report_header() -> str:
+    return f"jetspark.wire: {'compiled core' if backend == 'c' else 'pure Python'}"
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the groups of ``--dist loadgroup``, which pytest-xdist 3.8 loses under pytest 9.2 (issue 1386).
+    """Start slow tests first, and keep the groups of ``--dist loadgroup``.
 
-    It appends the group to a test's id by way of a field that pytest reads no more, and says nothing: each
-    worker would start a Spark of its own.
+    Where several workers share the tests, a slow one that starts late makes all others wait for its end.
+
+    pytest-xdist 3.8 loses the groups under pytest 9.2 (issue 1386): it appends the group to a test's id by
+    way of a field that pytest reads no more, and says nothing. Each worker would start a Spark of its own.
     """
     if not config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
         return
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         groups = "_".join(sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")}))
         if groups and not item.nodeid.endswith(f"@{groups}"):
             item._id = type(item._id).parse(f"{item.nodeid}@{groups}")  # type: ignore[attr-defined]
+
+
+def pytest_collection_finish() -> None:
+    """Take the thousands of collected tests out of the garbage collector's sight: each collection would look
+    at all of them, which takes longer than most tests."""
+    gc.collect()
+    gc.freeze()
 
 
 class StartServer(Protocol):

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from helpers import eventually, unique
+from helpers import LIMIT, eventually, unique
 from jetspark import Consumer, ConsumerConfig, StorageType, Stream, StreamConfig
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ async def make_filled(
     return stream, await durable(stream, **options)
 
 
+def received(nc: jetspark.Connection, count: int) -> bool:
+    """Whether a fetch has so many messages; that the server holds its pull request says nothing of them."""
+    return any(getattr(sink, "received", 0) == count for sink in nc._sinks.values())
+
+
 def numbers(messages: Iterable[Message]) -> list[int]:
     """The numbers that ``fill`` gave them."""
     return [int(message.data) for message in messages]
@@ -62,7 +67,7 @@ def numbers(messages: Iterable[Message]) -> list[int]:
 
 async def take(messages: Consume, count: int) -> list[Message]:
     """The next ``count`` messages; fails when they do not come."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         return [await anext(messages) for _ in range(count)]
 
 
@@ -101,7 +106,7 @@ class PullSpy:
 
     async def next(self) -> dict[str, Any]:
         """The next request."""
-        message = await self._sub.next(timeout=15)
+        message = await self._sub.next(timeout=LIMIT)
         return dict(json.loads(message.data), reply=message.reply)
 
     @property

@@ -7,6 +7,8 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from helpers import LIMIT
+
 if TYPE_CHECKING:
     import jetspark
     from jetspark import Consumer, ConsumerInfo
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
 EARLY = 0.05
 
 
-async def take(consumer: Consumer, *, within: float = 10) -> Message:
+async def take(consumer: Consumer, *, within: float = LIMIT) -> Message:
     """The next message, which must come; its ack is up to the caller."""
     message = await consumer.next(expires=within)
     assert message is not None
     return message
 
 
-async def arrivals(consumer: Consumer, count: int, *, within: float = 15) -> list[tuple[float, Message]]:
+async def arrivals(consumer: Consumer, count: int, *, within: float = LIMIT) -> list[tuple[float, Message]]:
     """The next deliveries and when they came, not acked."""
     got: list[tuple[float, Message]] = []
     async with asyncio.timeout(within), consumer.consume(max_messages=count) as messages:
@@ -40,7 +42,7 @@ def pauses(got: list[tuple[float, Message]]) -> list[float]:
     return [after - before for before, after in pairwise(times)]
 
 
-async def pushed(sub: jetspark.Subscription, count: int, *, within: float = 10) -> list[jetspark.Msg]:
+async def pushed(sub: jetspark.Subscription, count: int, *, within: float = LIMIT) -> list[jetspark.Msg]:
     """The next messages on a deliver subject, statuses left out."""
     got: list[jetspark.Msg] = []
     async with asyncio.timeout(within):

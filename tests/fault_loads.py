@@ -21,8 +21,8 @@ from jetspark.errors import JetsparkError
 
 TIMEOUT = 1.5
 """Seconds that a call may wait."""
-GRACE = 4.0
-"""Seconds that it may end late, for this is a busy machine. A hang is longer."""
+GRACE = 20.0
+"""Seconds that it may end late, for this is a busy machine. A hang has no end."""
 PAUSE = 0.004
 """Seconds between two calls."""
 

@@ -11,12 +11,21 @@ import asyncio
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    from jetspark.server import Server
+
+class Target(Protocol):
+    """A server, or somebody in its place."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
 
 
 class Line:
@@ -38,8 +47,9 @@ class Line:
 class FaultProxy:
     """See the module."""
 
-    def __init__(self, server: Server) -> None:
-        self._target = server
+    def __init__(self, server: Target) -> None:
+        self.target: Target = server
+        """Where new connections lead."""
         self._lines: dict[asyncio.Task[None], Line] = {}
         self._flow = asyncio.Event()
         self.accepted = 0
@@ -57,6 +67,8 @@ class FaultProxy:
         """Whether bytes arrive one by one."""
         self.silent = False
         """Whether new connections are accepted and never served."""
+        self.rewrite: Callable[[bytes], bytes] | None = None
+        """What becomes of the first line from the server: a man in the middle's hand."""
         self.handshake_pause = 0.0
         """Seconds before each of the first bytes from the server."""
         self._flow.set()
@@ -123,7 +135,7 @@ class FaultProxy:
                         pass
                 return
             line.from_server, line.to_server = await asyncio.open_connection(
-                self._target.host, self._target.port
+                self.target.host, self.target.port
             )
             line.ready = True
             for writer in (line.to_client, line.to_server):
@@ -148,6 +160,8 @@ class FaultProxy:
     async def _pump(self, line: Line, *, upwards: bool) -> None:
         source, sink = (line.from_client, line.to_server) if upwards else (line.from_server, line.to_client)
         with contextlib.suppress(OSError):
+            if self.rewrite is not None and not upwards:
+                sink.write(self.rewrite(await source.readline()))
             while data := await source.read(65_536):
                 while self.stall_up if upwards else self.stall_down:
                     await self._flow.wait()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers import LIMIT
 from jetspark.connection.client import Connection
 from jetspark.connection.subscription import Sink
 
@@ -95,7 +96,7 @@ def _names(kind: str) -> str:
 
 def look(server: Server, page: str) -> dict[str, Any]:
     """A page of the server's monitoring."""
-    with urllib.request.urlopen(f"{server.http_url}/{page}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.http_url}/{page}", timeout=LIMIT) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 T = TypeVar("T")
+LIMIT = 120.0
+"""Seconds after which a wait has failed.
+
+A safety net and no promise: only what hangs gets there. So it has room for a busy machine, and for processes
+that stand still for seconds.
+"""
 _POLL = 0.01
+# "At once", said so that a busy machine does not matter: what must not be waited for takes FOREVER, and the
+# test has PROMPT to be done without it.
+FOREVER = 120.0
+PROMPT = 60.0
 _numbers = itertools.count(1)
 
 
@@ -37,7 +47,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = 15.0) -> T:
+async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float = LIMIT) -> T:
     """Wait until ``predicate()`` (plain or async) is true and return its value; fail after ``timeout``."""
     deadline = time.monotonic() + timeout
     while True:
@@ -51,7 +61,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float =
         await asyncio.sleep(_POLL)
 
 
-def eventually_sync(predicate: Callable[[], T], timeout: float = 15.0) -> T:
+def eventually_sync(predicate: Callable[[], T], timeout: float = LIMIT) -> T:
     """The same for tests without an event loop."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):
@@ -78,12 +88,12 @@ def three_nodes(config: str = "", **options: Any) -> Iterator[Cluster]:
                     return True
                 return False
 
-            eventually_sync(made, 30)
+            eventually_sync(made)
             js.delete_stream("READY")
         yield cluster
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = 30.0) -> T:
+async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = LIMIT) -> T:
     """Ask a cluster again what it has left unanswered.
 
     Who has just connected may be answered by a server that has not yet heard of the inbox: such an answer is
@@ -98,7 +108,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], timeout: float = 30.0)
                 raise
 
 
-def when_answered(ask: Callable[[], T], timeout: float = 30.0) -> T:
+def when_answered(ask: Callable[[], T], timeout: float = LIMIT) -> T:
     """The same for blocking calls."""
     deadline = time.monotonic() + timeout
     while True:

@@ -241,6 +241,38 @@ def api_says(body: bytes) -> Callable[[Peer, int], Awaitable[None]]:
     return script
 
 
+def publishes_get(make: Callable[[str, str], bytes]) -> Callable[[Peer, int], Awaitable[None]]:
+    """``make(base, reply)`` again and again: what is sent to an inbox ``base``; ``%s`` is its sid.
+
+    Then the publish is acked as it should be.
+    """
+
+    async def script(peer: Peer, size: int) -> None:
+        await peer.welcome()
+        for number in range(1, 4):
+            reply = await peer.reply_of("P")
+            sid = (await peer.inbox(reply)).encode()
+            base = reply.rpartition(".")[0] + "."
+            await peer.flood(make(base, reply).replace(b"%s", sid), size // 3)
+            ack = b'{"stream":"S","seq":%d}' % number
+            await peer.send(b"MSG %b %b %d\r\n%b\r\n" % (reply.encode(), sid, len(ack), ack))
+        await farewell(peer)
+
+    return script
+
+
+def to_inbox(*tokens: str, data: bytes = b'{"stream":"S","seq":1}') -> Callable[[str, str], bytes]:
+    """Answers to messages that nobody published."""
+    return lambda base, reply: b"".join(
+        b"MSG %b %%s %d\r\n%b\r\n" % ((base + token).encode(), len(data), data) for token in tokens
+    )
+
+
+def to_message(data: bytes) -> Callable[[str, str], bytes]:
+    """Answers to the message itself."""
+    return lambda base, reply: b"MSG %b %%s %d\r\n%b\r\n" % (reply.encode(), len(data), data)
+
+
 def pulls_get(
     header: bytes, *, reply: bytes = b"", deaf: bool = False
 ) -> Callable[[Peer, int], Awaitable[None]]:
@@ -331,6 +363,16 @@ HANDSHAKE = [
     Case("INFO of wrong types", says(b'INFO {"max_payload":"big","connect_urls":7}\r\n'), expect=BROKEN),
     Case(
         "INFO with numbers too large", says(b'INFO {"max_payload":' + b"9" * 5000 + b"}\r\n"), expect=BROKEN
+    ),
+    *(
+        Case(f"INFO with {field} {name}", says(b'INFO {"%b":%b}\r\n' % (field.encode(), raw)), expect=BROKEN)
+        for field in ("max_payload", "client_id")
+        for name, raw in {
+            "beyond 64 bits": b"9" * 30,
+            "far below 0": b"-" + b"9" * 30,
+            "that is a float": b"1e3",
+            "that is infinite": b"1e400",
+        }.items()
     ),
     Case("INFO that is no UTF-8", says(b'INFO {"server_id":"\xff\xfe"}\r\n'), expect=BROKEN),
     Case("an HTTP server", says(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), expect=BROKEN),
@@ -457,6 +499,11 @@ ASKING = [
             "with an error of wrong fields": b'{"error":{"code":"x","err_code":[],"description":7}}',
             "of wrong types": b'{"config":7,"streams":7,"total":"x","stream":[],"seq":{},'
             b'"name":1,"stream_name":{},"memory":"x"}',
+            "with negative and broken numbers": b'{"config":{"max_age":1.5},"seq":-5,"streams":[-1],'
+            b'"memory":1e3,"stream_name":"S","name":"C","stream":"S","created":"9999-99-99T99:99:99Z"}',
+            "with numbers beyond 64 bits": b'{"config":{"max_age":99999999999999999999},'
+            b'"seq":99999999999999999999,"streams":[99999999999999999999],"memory":99999999999999999999,'
+            b'"stream_name":"S","name":"C","stream":"S","num_pending":99999999999999999999}',
             "with numbers too large": b'{"config":{"max_msgs":'
             + b"9" * 400
             + b'},"seq":'
@@ -467,6 +514,40 @@ ASKING = [
             + b"9" * 400
             + b"}",
         }.items()
+    ),
+]
+
+ASKING += [
+    Case(
+        "acks for serials that are none",
+        publishes_get(
+            to_inbox("9" * 4900, "99999999999999999999", "-1", "+1", "1_0", "\u0661", "x", "0", "1.1")
+        ),
+        ("publisher",),
+    ),
+    Case(
+        "acks for serials to come with sequences that are none",
+        publishes_get(to_inbox("99999", "17", data=b'{"stream":"S","seq":-1' + b"0" * 30 + b"}")),
+        ("publisher",),
+    ),
+    *(
+        Case(f"publish answer {name}", publishes_get(to_message(body)), ("publisher",), ("ProtocolError",))
+        for name, body in {
+            "nested without end": b'{"x":' + b"[" * 500_000,
+            "with a sequence of hundreds of digits": b'{"stream":"S","seq":' + b"9" * 400 + b"}",
+            "with a sequence of thousands of digits": b'{"stream":"S","seq":' + b"9" * 5000 + b"}",
+            "with a negative sequence": b'{"stream":"S","seq":-1' + b"0" * 30 + b"}",
+            "with sequence 0": b'{"stream":"S","seq":0}',
+            "with a fraction": b'{"stream":"S","seq":1e400}',
+            "that is no object": b"[1]",
+            "that is empty": b"",
+        }.items()
+    ),
+    Case(
+        "publish answer with an error of huge numbers",
+        publishes_get(to_message(b'{"error":{"code":' + b"9" * 400 + b',"err_code":' + b"9" * 5000 + b"}}")),
+        ("publisher",),
+        ("ProtocolError", "ApiError"),
     ),
 ]
 
@@ -483,6 +564,12 @@ STATUSES = [
         "423": b"423 Pin",
         "1 to 4 digits": b"7777 x",
         "bad header lines": b"100 Idle Heartbeat\r\nno colon here",
+        "heartbeat with numbers beyond 64 bits": b"100 Idle Heartbeat\r\n"
+        b"Nats-Last-Consumer: 99999999999999999999\r\nNats-Last-Stream: 99999999999999999999",
+        "408 with numbers beyond 64 bits": b"408 Request Timeout\r\n"
+        b"Nats-Pending-Messages: 99999999999999999999\r\nNats-Pending-Bytes: 99999999999999999999",
+        "409 with a limit that is none": b"409 Exceeded MaxRequestExpires of " + b"9" * 400 + b"h",
+        "409 with a limit of thousands of digits": b"409 Exceeded MaxRequestBatch of " + b"9" * 5000,
         "heartbeat with wrong numbers": b"100 Idle Heartbeat\r\nNats-Last-Consumer: x\r\n"
         b"Nats-Pending-Messages: -9\r\nNats-Pending-Bytes: " + b"9" * 5000,
     }.items()
@@ -501,11 +588,23 @@ STATUSES = [
     ),
 ]
 
+WORSE = [b"1", b"-1", b"9" * 20, b"9" * 30, b"9" * 5000, b"\xd9\xa1", b"1_0", b"", b"18446744073709551615"]
 FLOW_CONTROL = b"HMSG d %s fc.%d 36 36\r\nNATS/1.0 100 FlowControl Request\r\n\r\n\r\n"
 STATUSES += [
     Case("flow control flood", pushes(numbered(FLOW_CONTROL)), ("push",), hangs_up=True),
     Case("flow control flood, deaf", pushes(numbered(FLOW_CONTROL), deaf=True), ("push",), hangs_up=True),
     Case("flood of strangers", pushes(numbered(b"MSG d %s r.%d 1\r\nx\r\n")), ("push",), hangs_up=True),
+    Case(
+        "flood of sequences that are none",
+        pushes(
+            lambda sid: (
+                b"MSG d %b $JS.ACK.S.C.1.%b.%b.%b.%b 1\r\nx\r\n" % (sid, *numbers)
+                for numbers in itertools.cycle(itertools.permutations(WORSE, 4))
+            )
+        ),
+        ("push",),
+        hangs_up=True,
+    ),
     Case(
         "flood of gaps",
         pushes(numbered(b"MSG d %s $JS.ACK.S.C.1.%d7.%d5.1.1 1\r\nx\r\n")),

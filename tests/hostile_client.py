@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import resource
@@ -141,6 +142,25 @@ async def task_api(url: str, diary: Diary) -> str:
                 except JetsparkError as error:
                     diary.saw(error)
             await asyncio.sleep(0)
+    return "end"
+
+
+async def task_publisher(url: str, diary: Diary) -> str:
+    """A publisher, of which each third message is large, until ``end`` comes."""
+    async with jetspark.connect(url, listener=diary.listen, **OPTIONS) as nc:
+        end = await nc.subscribe("end")
+        publisher = nc.jetstream().publisher(ack_timeout=60)
+        await publisher.__aenter__()
+        sizes = itertools.cycle((1, 10, 20_000))
+        while not end.pending_messages:
+            future = await publisher.publish("P", bytes(next(sizes)))
+            try:
+                while not future.done() and not end.pending_messages:
+                    await asyncio.wait([future], timeout=0.05)
+                if future.done():
+                    await future
+            except JetsparkError as error:
+                diary.saw(error)
     return "end"
 
 
@@ -278,6 +298,7 @@ TASKS = {
     "subscribe": task_subscribe,
     "request": task_request,
     "api": task_api,
+    "publisher": task_publisher,
     "fetch": task_fetch,
     "consume": task_consume,
     "push": task_push,

@@ -61,6 +61,11 @@ class User:
         )
 
 
+def corrupt(seed: str) -> str:
+    """The seed with a wrong checksum. Not by its last letter, of whose five bits two count for nothing."""
+    return seed[:20] + ("A" if seed[20] != "A" else "B") + seed[21:]
+
+
 class Account:
     """An account; JetStream without limits unless it is the system account or has ``tiers`` of limits."""
 

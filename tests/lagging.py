@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -47,14 +45,13 @@ def _settled(js: blocking.JetStream, stream: str, subject: str) -> bool:
 @contextmanager
 def behind(follower: Server, js: blocking.JetStream, stream: str, subject: str) -> Iterator[int]:
     """Publish a burst while the follower is stopped; in the block it catches up. Yields the last sequence."""
-    assert follower.pid is not None
     eventually_sync(lambda: _settled(js, stream, subject), 30)
-    os.kill(follower.pid, signal.SIGSTOP)
+    follower.suspend()
     try:
         with js.publisher() as publisher:
             for number in range(BURST):
                 publisher.publish(subject, b"%0200d" % number)
         last = js.get_stream(stream).cached_info.state.last_seq
     finally:
-        os.kill(follower.pid, signal.SIGCONT)
+        follower.resume()
     yield last

@@ -1,4 +1,4 @@
-"""A TCP proxy before a real server that swallows what passes and cuts connections."""
+"""A TCP proxy before a real server that swallows or holds what passes, and cuts connections."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class LossyProxy:
         """Bytes lost so far."""
         self.lost = bytearray()
         """Those bytes."""
+        self.held = bytearray()
+        """What the server sent while ``hold_down`` was on."""
+        self._holding = False
+        self._kept: list[tuple[asyncio.StreamWriter, bytes]] = []
         self.accepted = 0
         """Connections so far."""
 
@@ -42,6 +46,18 @@ class LossyProxy:
         await self.cut()
         await self._listener.wait_closed()
 
+    @property
+    def hold_down(self) -> bool:
+        """Whether what the server sends is kept back; all of it arrives when this is switched off."""
+        return self._holding
+
+    @hold_down.setter
+    def hold_down(self, holding: bool) -> None:
+        self._holding = holding
+        kept, self._kept = ([], self._kept) if holding else (self._kept, [])
+        for sink, data in kept:
+            sink.write(data)
+
     async def cut(self) -> None:
         """Drop every connection with all that is in it; what comes after passes again."""
         links = dict(self._links)
@@ -49,7 +65,8 @@ class LossyProxy:
             writer.transport.abort()
         if links:
             await asyncio.wait(links)
-        self.swallow_up = self.swallow_down = False
+        self.swallow_up = self.swallow_down = self._holding = False
+        self._kept = []
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -79,6 +96,10 @@ class LossyProxy:
                 if self.swallow_up if upwards else self.swallow_down:
                     self.swallowed += len(data)
                     self.lost += data
+                    continue
+                if self._holding and not upwards:
+                    self.held += data
+                    self._kept.append((sink, data))
                     continue
                 sink.write(data)
                 await sink.drain()

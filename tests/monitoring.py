@@ -7,6 +7,8 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from helpers import LIMIT
+
 if TYPE_CHECKING:
     import jetspark
     from jetspark.server import Server
@@ -17,7 +19,7 @@ async def connz(server: Server, nc: jetspark.Connection) -> dict[str, Any]:
     url = f"{server.http_url}/connz?subs=1&cid={nc.client_id}"
 
     def get() -> dict[str, Any]:
-        with urllib.request.urlopen(url, timeout=15) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             connections: list[dict[str, Any]] = json.load(answer)["connections"]
         return connections[0]
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import jetspark
 from consuming import make
-from helpers import eventually
+from helpers import LIMIT, eventually
 from jetspark import AckPolicy, ConsumerConfig, PushSubscription, StorageType, Stream
 from jetspark.errors import JetsparkError
+from jetspark.wire.headers import HeaderBlock
 
 if TYPE_CHECKING:
     from jetspark.jetstream.message import Message
@@ -19,7 +20,7 @@ NONE = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
 async def take(sub: PushSubscription, count: int) -> list[Message]:
-    return [await sub.next(timeout=20) for _ in range(count)]
+    return [await sub.next(timeout=LIMIT) for _ in range(count)]
 
 
 class Errors(list[JetsparkError]):
@@ -29,13 +30,13 @@ class Errors(list[JetsparkError]):
         self.append(error)
 
     async def of(self, kind: type[JetsparkError], count: int = 1) -> list[Any]:
-        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count, timeout=20)
+        await eventually(lambda: sum(isinstance(error, kind) for error in self) >= count)
         return [error for error in self if isinstance(error, kind)]
 
 
 def send_status(nc: jetspark.Connection, subject: str, line: bytes, reply: str = "") -> None:
     """Publish a status message, as the server does."""
-    nc._pub(subject, b"", reply, b"NATS/1.0 " + line + b"\r\n\r\n")
+    nc._pub(subject, b"", reply, HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
 
 
 async def lose_one(proxy: LossyProxy, js: jetspark.JetStream, sub: PushSubscription, body: bytes) -> None:

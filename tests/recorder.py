@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from helpers import LIMIT
+
 if TYPE_CHECKING:
     from jetspark.connection.events import Event
 
@@ -38,7 +40,7 @@ class Recorder:
         """When the first event of this kind came."""
         return next(at for event, at in zip(self.events, self.times, strict=True) if isinstance(event, kind))
 
-    async def wait(self, kind: type[E], count: int = 1, *, seconds: float = 30.0) -> E:
+    async def wait(self, kind: type[E], count: int = 1, *, seconds: float = LIMIT) -> E:
         """Wait for the ``count``-th event of a kind, counted from the beginning."""
         try:
             async with asyncio.timeout(seconds):

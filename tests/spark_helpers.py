@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from helpers import unique
+from helpers import LIMIT, unique
 from jetspark import StreamConfig
 from jetspark.jetstream.errors import NotFound
 
@@ -107,7 +107,7 @@ class Box:
     ) -> StreamingQuery:
         """Trigger.AvailableNow to its end."""
         query = self.start(stream, into, checkpoint=checkpoint, trigger={"availableNow": True}, **options)
-        assert query.awaitTermination(60), "the query did not end"
+        assert query.awaitTermination(LIMIT), "the query did not end"
         return query
 
     def close(self) -> None:

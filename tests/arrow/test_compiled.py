@@ -104,6 +104,7 @@ LINES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=20))
 @example([line(b"\xff", V1 % 1, b"")])

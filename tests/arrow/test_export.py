@@ -168,6 +168,7 @@ if speed is not None:
             rows.extend(rows_of(some_rows(1)).rows)
         assert rows.export(kinds, (bytes(400), b"", bytes(400))) == 0
 
+    @pytest.mark.slow
     def test_pandas_is_not_imported_for_a_batch() -> None:
         """Where it is installed, pyarrow imports it to look at Python values, which takes its time."""
         script = (

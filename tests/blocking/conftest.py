@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import unique
+from helpers import LIMIT, unique
 from jetspark import StorageType, StreamConfig, blocking
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def in_child() -> Callable[[Callable[[], None]], int]:
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12+ warns of forks beside threads
             pid = os.fork()
         if pid == 0:
-            signal.alarm(20)
+            signal.alarm(round(LIMIT))
             code = 1
             try:
                 check()

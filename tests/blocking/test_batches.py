@@ -216,7 +216,7 @@ def test_ordered_consumer_survives_kill_and_restart(own_server: Server) -> None:
             for number in range(3000):
                 publisher.publish(name, b"%d" % number)
         got: list[int] = []
-        killed = threading.Thread(target=lambda: (own_server.kill(), own_server.restart()))
+        restart = threading.Thread(target=own_server.restart)
         with (
             stream.create_ordered_consumer() as ordered,
             ordered.consume(max_messages=200, stop_after=3000) as messages,
@@ -224,8 +224,10 @@ def test_ordered_consumer_survives_kill_and_restart(own_server: Server) -> None:
             for msg in messages:
                 got.append(int(msg.data))
                 if len(got) == 500:
-                    killed.start()
-        killed.join()
+                    own_server.kill()  # while most of them are still to come
+                    restart.start()
+        restart.join()
+        assert nc.stats.reconnects == 1
         assert got == list(range(3000))
 
 

@@ -30,7 +30,7 @@ def nc(server: Server) -> Iterator[blocking.Connection]:
 
 
 def read(sub: blocking.Subscription, count: int) -> list[blocking.Msg]:
-    return [sub.next(timeout=5) for _ in range(count)]
+    return [sub.next(timeout=20) for _ in range(count)]
 
 
 def publish_many(nc: blocking.Connection, subject: str, count: int) -> None:
@@ -62,11 +62,11 @@ def test_drain_gives_up_on_a_stuck_callback(server: Server) -> None:
 
     def callback(msg: blocking.Msg) -> None:
         stuck.set()
-        free.wait(10)
+        free.wait(20)
 
     nc.subscribe(subject, callback=callback)
     nc.publish(subject)
-    assert stuck.wait(5)
+    assert stuck.wait(20)
     with pytest.raises(DrainTimeout):
         nc.drain()
     assert nc.is_closed
@@ -121,7 +121,7 @@ def test_many_threads_share_a_subscription_each_message_once(nc: blocking.Connec
     def by_next(mine: list[bytes]) -> None:
         while True:
             try:
-                mine.append(sub.next(timeout=10).data)
+                mine.append(sub.next(timeout=20).data)
             except ConnectionClosed:
                 return
 
@@ -165,7 +165,7 @@ def test_iteration_survives_kill_and_restart_of_the_server(own_server: Server) -
         nc.publish(subject, b"after")
         eventually_sync(lambda: got == [b"before", b"meanwhile", b"after"])
         sub.unsubscribe()
-        reader.join(5)
+        reader.join(20)
         assert not reader.is_alive()
     kinds = [type(event) for event in seen if not isinstance(event, events.ReconnectFailed)]
     assert kinds == [events.Connected, events.Disconnected, events.Reconnected, events.Closed]
@@ -181,6 +181,7 @@ def test_publishing_while_disconnected_is_bounded(own_server: Server) -> None:
             publish_many(nc, subject, 50)
 
 
+@pytest.mark.slow
 def test_a_suspended_server_makes_publishers_wait(own_server: Server) -> None:
     with blocking.connect(own_server.url, ping_interval=60, connect_timeout=1.5) as nc:
         own_server.suspend()
@@ -194,13 +195,7 @@ def test_a_suspended_server_makes_publishers_wait(own_server: Server) -> None:
 
         thread = threading.Thread(target=publish)
         thread.start()
-        marks: list[int] = []
-
-        def stands_still() -> bool:
-            marks.append(sent)
-            return len(marks) > 30 and marks[-30] == sent
-
-        eventually_sync(stands_still, timeout=20)
+        eventually_sync(lambda: nc._client._write_waiters)
         # Sockets' buffers plus write_buffer_size plus what was on its way: far from everything.
         assert sent < 20_000
         own_server.resume()

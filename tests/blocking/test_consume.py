@@ -110,6 +110,7 @@ def test_fetch_of_a_deleted_consumer_raises_or_says_so(stream: blocking.Stream, 
         results[0].raise_for_error()
 
 
+@pytest.mark.slow
 def test_fetches_of_several_threads_share_the_messages(stream: blocking.Stream, fill: Fill) -> None:
     fill(400)
     worker = durable(stream)
@@ -377,7 +378,7 @@ def test_drain_from_another_thread_hands_out_the_rest(stream: blocking.Stream, f
             for msg in messages:
                 got.append(int(msg.data))
                 msg.ack()
-                go.wait(10)
+                go.wait(20)
 
         threads = in_threads(1, work)
         eventually_sync(lambda: messages.pending == 49)
@@ -507,7 +508,7 @@ def test_callback_may_stop_its_own_consume(stream: blocking.Stream, fill: Fill) 
     entered = threading.Event()
 
     def handle(msg: blocking.Message) -> None:
-        assert entered.wait(10)
+        assert entered.wait(20)
         got.append(int(msg.data))
         if len(got) == 3:
             consuming.stop()
@@ -526,11 +527,11 @@ def test_stop_waits_for_the_callback_under_way(stream: blocking.Stream, fill: Fi
 
     def handle(msg: blocking.Message) -> None:
         started.set()
-        go.wait(10)
+        go.wait(20)
         done.append(int(msg.data))
 
     with durable(stream).consume(callback=handle) as consuming:
-        assert started.wait(10)
+        assert started.wait(20)
         timer = threading.Timer(0.2, go.set)
         timer.start()
         consuming.stop()
@@ -571,17 +572,18 @@ def test_kill_and_restart_while_consuming(own_server: Server) -> None:
                 publisher.publish(name, b"%d" % number)
         worker = durable(stream, ack_wait=2, max_ack_pending=2000)
         seen: Counter[int] = Counter()
-        killed = threading.Thread(target=lambda: (own_server.kill(), own_server.restart()))
+        restart = threading.Thread(target=own_server.restart)
         with worker.consume(max_messages=200, expires=5) as messages:
             for msg in messages:
                 seen[int(msg.data)] += 1
                 msg.ack()
                 if sum(seen.values()) == 1000:
-                    killed.start()
+                    own_server.kill()  # while most of them are still to come
+                    restart.start()
                 if len(seen) == 5000:
                     break
-        killed.join()
+        restart.join()
         assert set(seen) == set(range(5000))
-        assert nc.stats.reconnects >= 1
+        assert nc.stats.reconnects == 1
         # What was acked before the kill may come again, for its ack may have been lost; not more than that.
         assert sum(seen.values()) <= 5000 + 2000

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pytest
 
 from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, DrainTimeout
+from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError
+from jetspark.jetstream.subscribe import PushSubscriptionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +73,7 @@ def test_a_loop_gets_and_acks_what_has_arrived(
     reader = Reader(server.url, consumer)
     thread = threading.Thread(target=reader.run, kwargs={"batches": batches})
     thread.start()
-    assert reader.began.wait(10), "a loop that has not begun is waited for by nobody"
+    assert reader.began.wait(20), "a loop that has not begun is waited for by nobody"
     eventually_sync(lambda: reader.taken + reader.consume.pending == 20)
     draining = threading.Thread(target=reader.nc.drain)
     draining.start()
@@ -116,7 +119,7 @@ def test_a_callback_may_drain_its_connection(server: Server, consumer: blocking.
             drained.set()
 
     with reader.theirs.consume(callback=handle):
-        assert drained.wait(10)
+        assert drained.wait(20)
     assert reader.nc.is_closed
 
 
@@ -124,7 +127,7 @@ def test_a_loop_that_does_not_end_is_named(server: Server, consumer: blocking.Co
     reader = Reader(server.url, consumer, drain_timeout=0.3)
     thread = threading.Thread(target=reader.run)
     thread.start()
-    assert reader.began.wait(10), "a loop that has not begun is waited for by nobody"
+    assert reader.began.wait(20), "a loop that has not begun is waited for by nobody"
     eventually_sync(lambda: reader.taken + reader.consume.pending == 20)
     with pytest.raises(DrainTimeout):
         reader.nc.drain()
@@ -143,3 +146,163 @@ def test_what_was_drained_is_handed_out_behind_the_end_of_the_connection(
         eventually_sync(lambda: not reader.nc._client._sinks or messages._target._sink.flow._unsubscribed)
         reader.nc.close()
         assert [int(message.data) for message in messages] == list(range(20))
+
+
+# Push subscriptions, and core ones
+
+
+class PushReader:
+    """A thread that waits at its first message, so that the others are buffered, and then acks each."""
+
+    def __init__(self, sub: blocking.PushSubscription, how: str) -> None:
+        self.sub = sub
+        self.go = threading.Event()
+        self.seen: list[int] = []
+        self.failed: list[JetsparkError] = []
+        self.thread = threading.Thread(target=getattr(self, how))
+        self.thread.start()
+
+    def loop(self) -> None:
+        for message in self.sub:
+            self.handle(message)
+
+    def next(self) -> None:
+        with contextlib.suppress(PushSubscriptionClosed):
+            while True:
+                self.handle(self.sub.next())
+
+    def handle(self, message: blocking.Message) -> None:
+        self.seen.append(int(message.data))
+        self.go.wait()
+        try:
+            message.ack_sync()
+        except JetsparkError as error:
+            self.failed.append(error)
+
+
+@pytest.mark.parametrize("how", ["loop", "next"])
+def test_a_reader_of_a_push_subscription_acks_the_rest_and_the_consumer_is_deleted(
+    server: Server, consumer: blocking.Consumer, how: str
+) -> None:
+    stream = consumer.stream_name
+    nc = blocking.connect(server.url)
+    sub = nc.jetstream().subscribe(stream, durable="d")
+    reader = PushReader(sub, how)
+    eventually_sync(lambda: reader.seen and len(reader.seen) + sub.pending == 20)
+    draining = threading.Thread(target=nc.drain)
+    draining.start()
+    eventually_sync(lambda: sub.closed)
+    reader.go.set()
+    draining.join()
+    reader.thread.join()
+    assert (reader.seen, reader.failed) == (list(range(20)), [])
+    with blocking.connect(server.url) as other:
+        assert list(other.jetstream().consumer_names(stream)) == ["worker"]
+
+
+def test_who_reads_a_push_subscription_may_drain_the_connection(
+    server: Server, consumer: blocking.Consumer
+) -> None:
+    nc = blocking.connect(server.url)
+    for message in nc.jetstream().subscribe(consumer.stream_name, durable="d"):
+        message.ack()
+        nc.drain()
+        break
+    assert nc.is_closed
+    with blocking.connect(server.url) as other:
+        assert list(other.jetstream().consumer_names(consumer.stream_name)) == ["worker"]
+
+
+def test_a_loop_over_a_core_subscription_answers_what_has_arrived(server: Server) -> None:
+    subject, go = unique("drain"), threading.Event()
+    nc = blocking.connect(server.url)
+    with blocking.connect(server.url) as other:
+        answers = other.subscribe(f"{subject}.answer")
+        other.flush()
+        sub = nc.subscribe(subject)
+
+        def serve() -> None:
+            for message in sub:
+                go.wait()
+                message.respond(message.data)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        for number in range(50):
+            nc.publish(subject, b"%d" % number, reply=f"{subject}.answer")
+        eventually_sync(lambda: sub.pending_messages == 49)
+        draining = threading.Thread(target=nc.drain)
+        draining.start()
+        eventually_sync(lambda: sub.closed)
+        go.set()
+        draining.join()
+        serving.join()
+        assert [int(answers.next().data) for _ in range(50)] == list(range(50))
+
+
+@pytest.mark.parametrize("kind", ["consume", "push", "core"])
+def test_a_thread_that_ends_in_the_middle_is_not_waited_for(
+    server: Server, consumer: blocking.Consumer, kind: str
+) -> None:
+    """It leaves its loop after one message, and the loop's end never comes."""
+    nc = blocking.connect(server.url, drain_timeout=8)
+    js, began, go = nc.jetstream(), threading.Event(), threading.Event()
+    name = consumer.stream_name
+    with contextlib.ExitStack() as stack:
+        source: Any
+        if kind == "consume":
+            source = stack.enter_context(js.get_consumer(name, "worker").consume())
+        elif kind == "push":
+            source = js.subscribe(name)
+        else:
+            source = nc.subscribe(unique("core"))
+            for _ in range(3):
+                nc.publish(source.subject)
+
+        def read() -> None:
+            for _ in source:
+                began.set()
+                go.wait()
+                break
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert began.wait(20)
+        draining = Call(nc.drain)
+        eventually_sync(lambda: nc.is_draining)
+        go.set()
+        thread.join()
+        draining.join()
+    assert draining.error is None
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own, and what it raised."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self._function = function
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._function()
+        except BaseException as error:
+            self.error = error
+
+
+def test_only_the_loop_looks_at_what_only_the_loop_changes(server: Server) -> None:
+    """The set of drained subscriptions may grow at any moment, and Python refuses to iterate it then."""
+    threads: set[threading.Thread] = set()
+
+    class Watched(WeakSet[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            threads.add(threading.current_thread())
+            return super().__iter__()
+
+    nc = blocking.connect(server.url)
+    nc._client._drained_sinks = Watched()
+    nc.drain()
+    assert threads
+    assert threading.current_thread() not in threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import eventually_sync, unique
-from jetspark import PubAck, PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
+from jetspark import PubAck, PublisherFull, PublishFailed, StorageType, StreamConfig, blocking
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidArgument,
+    JetsparkError,
+    OutboundBufferFull,
+)
 from jetspark.jetstream.errors import NoStreamResponse
 
 if TYPE_CHECKING:
@@ -95,6 +102,83 @@ def test_threads_share_a_publisher(js: blocking.JetStream, stream: blocking.Stre
     assert sorted(seq for part in parts for seq in part) == list(range(1, 8001))
     assert all(part == sorted(part) for part in parts)
     assert publisher.stats.published == 8000
+
+
+def test_publish_nowait_waits_for_nothing(own_server: Server) -> None:
+    with blocking.connect(own_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(StreamConfig(name="S", subjects=["s"]))
+        with js.publisher(window=10) as publisher:
+            own_server.suspend()
+            futures = [publisher.publish_nowait("s", b"x", msg_id=str(number)) for number in range(10)]
+            with pytest.raises(PublisherFull, match="window=10"):
+                publisher.publish_nowait("s")
+            own_server.resume()
+            assert [future.result(10).seq for future in futures] == list(range(1, 11))
+        assert publisher.stats.published == 10
+        with pytest.raises(ConnectionClosed):
+            publisher.publish_nowait("s")
+
+
+def test_publish_nowait_while_disconnected(own_server: Server) -> None:
+    with blocking.connect(own_server.url, reconnect_buffer_size=10_000, reconnect_wait=0.05) as nc:
+        js = nc.jetstream(timeout=20)
+        js.create_stream(StreamConfig(name="S", subjects=["s"]))
+        with js.publisher() as publisher:
+            own_server.kill()
+            eventually_sync(lambda: not nc.is_connected)
+            futures = [publisher.publish_nowait("s", bytes(1000)) for _ in range(10)]
+            with pytest.raises(OutboundBufferFull):
+                publisher.publish_nowait("s", bytes(1000))
+            own_server.restart()
+            assert [future.result(10).seq for future in futures] == list(range(1, 11))
+        assert publisher.stats.published == 10
+
+
+def test_what_was_in_flight_is_stored_before_what_was_published_while_down(own_server: Server) -> None:
+    with blocking.connect(own_server.url, reconnect_wait=0.05) as nc:
+        js = nc.jetstream(timeout=20)
+        stream = js.create_stream(StreamConfig(name="S", subjects=["s"]))
+        with js.publisher(retry=True, ack_timeout=60) as publisher:
+            own_server.suspend()
+            for number in range(50):
+                publisher.publish("s", b"%d" % number, msg_id=str(number))
+            own_server.kill()
+            eventually_sync(lambda: not nc.is_connected)
+            for number in range(50, 100):
+                publisher.publish("s", b"%d" % number, msg_id=str(number))
+            own_server.restart()
+            for number in range(100, 150):
+                publisher.publish("s", b"%d" % number, msg_id=str(number))
+        assert [int(message.data) for message in stream.get_msgs()] == list(range(150))
+
+
+def test_a_callback_may_publish_and_wait_for_a_lock_of_threads_that_publish(
+    js: blocking.JetStream, stream: blocking.Stream
+) -> None:
+    """Futures are settled while no lock of the publisher is held."""
+    subject = f"{stream.name}.a"
+    lock = threading.RLock()  # of a future that is done the callback runs at once
+    more: list[Future[PubAck]] = []
+    with js.publisher(window=10**6) as publisher:
+
+        def answered(_: Future[PubAck]) -> None:
+            with lock:
+                more.append(publisher.publish_nowait(subject))
+
+        def work() -> None:
+            for _ in range(300):
+                with lock:
+                    publisher.publish_nowait(subject).add_done_callback(answered)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        eventually_sync(lambda: len(more) == 900)
+    assert publisher.stats.acked == 1800
 
 
 # Failures
@@ -323,3 +407,64 @@ def test_kill_without_retry_fails_futures_by_name_and_none_hangs(own_server: Ser
         with pytest.raises(PublishFailed):
             use()
         assert set(outcomes) == {ConnectionLost}
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), ValueError("oops")], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize("acked", [True, False], ids=["acked", "failed"])
+def test_what_a_callback_of_a_future_raises_harms_no_other(
+    own_server: Server, caplog: pytest.LogCaptureFixture, raised: BaseException, acked: bool
+) -> None:
+    """The connection's thread calls it. Leaving that by sys.exit would end the connection in silence."""
+
+    def broken(future: Future[PubAck]) -> None:
+        raise raised
+
+    with blocking.connect(own_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(StreamConfig(name="S", subjects=["s"]))
+        publisher = js.publisher()
+        with publisher, contextlib.suppress(PublishFailed):
+            own_server.suspend()
+            futures = [publisher.publish("s" if acked else "nobody") for _ in range(10)]
+            heard: list[Any] = []
+            for callback in (broken, heard.append):
+                futures[3].add_done_callback(callback)
+            own_server.resume()
+            concurrent.futures.wait(futures, timeout=20)
+            assert [future.done() for future in futures] == [True] * 10
+            publisher.flush()
+        assert heard == [futures[3]]
+        assert js.publish("s").seq == (11 if acked else 1)
+    said = [
+        record for record in caplog.records if "callback of a publisher's future raised" in record.message
+    ]
+    assert [record.exc_info[1] for record in said if record.exc_info] == [raised]
+
+
+def test_a_future_that_is_cancelled_in_the_moment_in_which_it_fails(
+    js: blocking.JetStream, stream: blocking.Stream
+) -> None:
+    with js.publisher() as publisher, contextlib.suppress(PublishFailed):
+        new_future = publisher._target._new_future
+        made: list[Any] = []
+
+        def racing() -> Any:
+            future = made.append(new_future()) or made[-1]
+            if len(made) == 1:
+                # The thread that cancels it is a moment later than the loop's look at it.
+                future.done = lambda: type(future).done(future) or not future.cancel()
+            return future
+
+        publisher._target._new_future = racing
+        futures = [publisher.publish("nobody") for _ in range(10)]
+        assert [type(future.exception(20)) for future in futures[1:]] == [NoStreamResponse] * 9
+        assert futures[0].cancelled()
+        publisher.flush()
+
+
+@pytest.mark.parametrize("messages", [None, 5, "text", [b"data"]], ids=repr)
+def test_what_is_no_list_of_messages_is_refused_by_name(js: blocking.JetStream, messages: Any) -> None:
+    with js.publisher() as publisher, pytest.raises(InvalidArgument, match="messages="):
+        publisher.publish_many(messages)

@@ -15,6 +15,7 @@ from jetspark.events import CallbackFailed
 from jetspark.jetstream.consume_errors import ConsumerDeleted, MissedHeartbeat, OrderedReset, UnexpectedStatus
 from jetspark.jetstream.subscribe import PushSubscriptionClosed
 from jetspark.jetstream.subscribe_checks import ConsumerInUse
+from jetspark.wire.headers import HeaderBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,12 +30,12 @@ def numbers(messages: Iterable[blocking.Message]) -> list[int]:
 
 
 def take(sub: blocking.PushSubscription, count: int) -> list[int]:
-    return [int(sub.next(timeout=10).data) for _ in range(count)]
+    return [int(sub.next(timeout=20).data) for _ in range(count)]
 
 
 def send_status(nc: blocking.Connection, subject: str, line: bytes) -> None:
     async def send() -> None:
-        nc._client._pub(subject, b"", "", b"NATS/1.0 " + line + b"\r\n\r\n")
+        nc._client._pub(subject, b"", "", HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
 
     nc._engine.run(send)
 
@@ -126,7 +127,7 @@ def test_drain_waits_for_the_callback_then_deletes(
     gate = threading.Event()
 
     def handle(message: blocking.Message) -> None:
-        gate.wait(10)
+        gate.wait(20)
         got.append(int(message.data))
 
     sub = js.subscribe(f"{stream.name}.>", callback=handle)
@@ -145,7 +146,7 @@ def test_a_callback_may_drain_its_own_subscription(
     ready = threading.Event()
 
     def handle(message: blocking.Message) -> None:
-        ready.wait(10)
+        ready.wait(20)
         got.append(int(message.data))
         if len(got) == 1:
             sub.drain()

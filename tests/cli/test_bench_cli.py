@@ -42,6 +42,7 @@ def test_core(cli: Run) -> None:
     assert "#" in text
 
 
+@pytest.mark.slow
 def test_sub_counts_from_the_first_message(env: dict[str, str], cli: Run) -> None:
     subject = unique("bench")
     with subprocess.Popen(

@@ -26,6 +26,7 @@ async def js(server: Server) -> AsyncIterator[jetspark.JetStream]:
         yield nc.jetstream()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "consumer"])
 async def test_a_replica_that_is_behind_makes_no_shorter_copy(
     direct: bool, monkeypatch: pytest.MonkeyPatch

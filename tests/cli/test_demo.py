@@ -120,6 +120,7 @@ def test_messages_that_spark_did_not_read_are_found() -> None:
     assert (found.read, found.ok) == (len(ORDERS) - 3, False)
 
 
+@pytest.mark.slow
 def test_a_broken_count_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     good = totals(ORDERS)
 
@@ -133,6 +134,7 @@ def test_a_broken_count_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert ran.err.startswith(f"error: parquet lacks {good[0].orders} orders")
 
 
+@pytest.mark.slow
 def test_the_charts(tmp_path: Path) -> None:
     assert sparkline([0, 1, 2], 10) == " ▄█"
     assert len(sparkline([1.0] * 100, 30)) == 30
@@ -158,7 +160,8 @@ def test_only_committed_files_count(tmp_path: Path) -> None:
     assert committed_files(tmp_path) == {"a.parquet", "b.parquet", "c.parquet"}
 
 
-@pytest.mark.xdist_group("spark-processes")
+@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_the_demo_survives_a_crash_and_reconciles(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -188,3 +188,32 @@ def test_a_reader_that_leaves_is_no_traceback(env: dict[str, str], cli: Run, str
         assert command.stderr is not None
         assert command.stderr.read() == b""
         assert command.wait(30) == 1
+
+
+def test_nothing_that_is_published_becomes_a_second_header_or_command(cli: Run, stream: str) -> None:
+    before = cli("stream", "info", stream, "--json").json["state"]
+    smuggled = "\r\nNats-Rollup: all"
+    for bad in (
+        *(("-H", f"A: x{smuggled}"), ("-H", f"A{smuggled}: x"), ("-H", "A: x\ny"), ("-H", "A B: x")),
+        *(("--msg-id", f"m{smuggled}"), ("--msg-id", "m\nx"), ("--msg-id", "")),
+    ):
+        for how in (("--js",), ("--js", "--count", "2"), ()):
+            if bad == ("--msg-id", "") or ("--count" in how and bad[0] == "--msg-id"):
+                bad = (bad[0], bad[1] + "\r{{Count}}")
+            ran = cli("pub", f"{stream}.a", "x", *bad, *how)
+            assert ran.code != 0, (bad, how, ran)
+            assert "Traceback" not in ran.err
+        if bad[0] == "-H":
+            assert cli("req", f"{stream}.a", "x", *bad).code != 0
+    for subject in (
+        f"{stream}.a\r\nPUB {stream}.b 0\r\n\r\n",
+        f"{stream}.a b",
+        f"{stream}.a\nx",
+        f"{stream}.*",
+    ):
+        for command in (("pub",), ("pub", "--js"), ("pub", "--js", "--count", "2"), ("req",)):
+            ran = cli(command[0], subject, "x", *command[1:])
+            assert ran.code != 0, (subject, command, ran)
+            assert "Traceback" not in ran.err
+    assert cli("pub", f"{stream}.a", "x", "--reply", f"r\r\nPUB {stream}.b 0\r\n\r\n").code != 0
+    assert cli("stream", "info", stream, "--json").json["state"] == before

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conftest import Open, Run
     from jetspark.server import Server
 
-pytestmark = [pytest.mark.xdist_group("spark-processes"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SCHEMA = "id long, region string, amount double"
 NOW = ("--trigger", "available-now", "--master", "local[1]")

@@ -22,6 +22,8 @@ from jetspark.cli.tree import branches
 if TYPE_CHECKING:
     from conftest import Open, Run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

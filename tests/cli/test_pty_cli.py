@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from cli_forks import Forks, Piped
 
+pytestmark = pytest.mark.slow
+
 CTRL_C = "\x03"
 COLUMNS = 100
 # Frames, bars and what else only people like.

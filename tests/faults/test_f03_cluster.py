@@ -19,17 +19,20 @@ import urllib.request
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import jetspark
 from fault_table import Outcome, Row, Scale, check
 from fault_workload import BlockingWorkload, Workload, audit, within
 from helpers import Stalls, three_nodes, unique
 from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.publisher import Publisher
+from jetspark.jetstream import publisher_acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from jetspark import PubAck
     from jetspark.server import Cluster, Server
 
 RECOVERY = 10.0
@@ -70,24 +73,26 @@ def _jsz(server: Server) -> dict[str, Any]:
 def refusals() -> Iterator[Counter[str]]:
     """Counts what pipelined publishers were refused with, and so had to try again."""
     seen: Counter[str] = Counter()
-    original = Publisher._refused
+    original = publisher_acks.read_answer
 
-    def refused(self: Publisher, token: str, error: JetsparkError, *, again: bool) -> None:
-        seen[type(error).__name__] += 1
-        original(self, token, error, again=again)
+    def read(message: Any, subject: str) -> PubAck | JetsparkError:
+        answer = original(message, subject)
+        if isinstance(answer, JetsparkError):
+            seen[type(answer).__name__] += 1
+        return answer
 
-    Publisher._refused = refused  # type: ignore[method-assign]
+    publisher_acks.read_answer = read
     try:
         yield seen
     finally:
-        Publisher._refused = original  # type: ignore[method-assign]
+        publisher_acks.read_answer = original
 
 
 class Trial:
     """One cluster, both users, and the books on how long each fault was felt."""
 
-    def __init__(self, cluster: Cluster, patience: float) -> None:
-        self.cluster, self.patience = cluster, patience
+    def __init__(self, cluster: Cluster, patience: float, timed: bool) -> None:
+        self.cluster, self.patience, self.timed = cluster, patience, timed
         self.outcome = Outcome()
         options: dict[str, Any] = {"replicas": 3, "pace": 0.005, "ack_wait": 5.0, "ack_timeout": 24.0}
         self.aio = Workload(cluster.urls, unique("F3A"), **options)
@@ -152,7 +157,7 @@ class Trial:
         self.long_elections += long
         limit = max(RECOVERY, elected + AFTER_ELECTION + stalls.seconds)
         self.outcome.require(
-            took <= limit,
+            took <= limit or not self.timed,
             f"{kind}: recovery took {took:.1f} s, the election {elected:.1f} s: {self._state()}",
         )
         return True
@@ -229,11 +234,12 @@ class Trial:
 
 
 async def cluster_faults(
-    seed: int, *, kills: int, restarts: int, lame_ducks: int, patience: float = 40.0
+    seed: int, *, kills: int, restarts: int, lame_ducks: int, timed: bool, patience: float = 40.0
 ) -> Outcome:
+    """``timed``: whether a recovery has to be in time, which takes a machine that does nothing else."""
     chance = random.Random(seed)
     with three_nodes(LEAVE_SOON) as cluster, refusals() as refused:
-        trial = Trial(cluster, patience)
+        trial = Trial(cluster, patience, timed)
         await trial.start()
         aio, threads = trial.users
         targets = [(aio, "stream"), (threads, "consumer"), (threads, "stream"), (aio, "consumer")]
@@ -277,12 +283,17 @@ async def cluster_faults(
 
 async def run(scale: Scale) -> Outcome:
     return await cluster_faults(
-        scale.seed, kills=scale.pick(1, 10), restarts=scale.pick(0, 9), lame_ducks=scale.pick(0, 1)
+        scale.seed,
+        kills=scale.pick(1, 10),
+        restarts=scale.pick(0, 9),
+        lame_ducks=scale.pick(0, 1),
+        timed=scale.full,
     )
 
 
 ROW = Row(3, "cluster: leader kills, rolling restarts, lame duck", run, minutes=12)
 
 
+@pytest.mark.cluster
 def test_f03() -> None:
     check(ROW)

@@ -1,7 +1,7 @@
 """F9: a storm of reconnects: hundreds of clients of one server that restarts again and again.
 
 The server stays down until every client has failed several times to reach it. So their waits are long when it
-comes back, and the spread of their attempts tells whether chance keeps them apart.
+comes back, and the spread of those waits tells whether chance keeps them apart.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 BACK = 5.0
 FAILURES = 4
-# The waits before the attempt number FAILURES add up to 0.4 s on average. Without jitter all clients make it
-# in the time that 200 refused connects take, well below this; with it they are spread over 0.2 s and more.
+# The waits before the attempt number FAILURES add up to 0.4 s on average, and are the same for all clients if
+# there is no jitter. With it they are spread over 0.2 s. Times would differ on a busy machine anyway.
 SPREAD = 0.12
 
 
@@ -33,8 +33,9 @@ class Member:
 
     def __init__(self, number: int) -> None:
         self.subject = f"storm.{number}"
-        self.lost_at = 0.0
-        self.failures: list[float] = []
+        self.waits: list[float] = []
+        """What the client chose to wait before each attempt that failed."""
+        self._last = 0.0
         self.back_at: float | None = None
         self.got = 0
         """Number of the last round that its subscription heard of."""
@@ -47,11 +48,12 @@ class Member:
     def _on_event(self, event: Event) -> None:
         now = time.monotonic()
         if isinstance(event, Disconnected):
-            self.lost_at = now
-            self.failures.clear()
+            self._last = now
+            self.waits.clear()
             self.back_at = None
         elif isinstance(event, ReconnectFailed):
-            self.failures.append(now)
+            self.waits.append(max(0.0, self.nc._pool.servers[0].not_before - self._last))
+            self._last = now
         elif isinstance(event, Reconnected):
             self.back_at = now
 
@@ -59,7 +61,8 @@ class Member:
         self.got = int(message.data)
 
 
-async def storm(*, clients: int, restarts: int, patience: float = 20.0) -> Outcome:
+async def storm(*, clients: int, restarts: int, patience: float = 20.0, timed: bool = True) -> Outcome:
+    """``timed``: whether all have to be back in time, which takes a machine that does nothing else."""
     outcome = Outcome()
     slowest, spreads, crowds = [], [], []
     deaf = 0
@@ -69,10 +72,10 @@ async def storm(*, clients: int, restarts: int, patience: float = 20.0) -> Outco
             await member.connect(server.url)
         for number in range(1, restarts + 1):
             server.kill()
-            if not await within(patience, lambda: all(len(one.failures) >= FAILURES for one in members)):
+            if not await within(patience, lambda: all(len(one.waits) >= FAILURES for one in members)):
                 outcome.problems.append(f"round {number}: not all clients try again while the server is down")
                 break
-            attempts = sorted(one.failures[FAILURES - 1] - one.lost_at for one in members)
+            waits = sorted(sum(one.waits[:FAILURES]) for one in members)
             started = time.monotonic()
             await asyncio.to_thread(server.start)
             ready = time.monotonic()
@@ -86,23 +89,23 @@ async def storm(*, clients: int, restarts: int, patience: float = 20.0) -> Outco
             slowest.append(times[-1])
             # A busy machine starts the server late, and keeps us from running.
             outcome.require(
-                times[-1] <= BACK + (ready - started) + stalls.seconds,
+                times[-1] <= BACK + (ready - started) + stalls.seconds or not timed,
                 f"round {number}: all back after {times[-1]:.2f} s, server ready in {ready - started:.2f} s",
             )
             if clients >= 10:
-                spreads.append(_spread(attempts))
+                spreads.append(_spread(waits))
                 crowds.append(_busiest(times, 0.1))
             deaf += await _deaf(server, members, number, patience)
         for member in members:
             await member.nc.close()
     outcome.require(not deaf, f"{deaf} subscriptions are dead after a reconnect")
     spread = statistics.median(spreads) if spreads else 0.0
-    outcome.require(spread >= SPREAD, f"no jitter: attempts of all clients within {spread:.3f} s")
+    outcome.require(spread >= SPREAD, f"no jitter: the waits of all clients differ by {spread:.3f} s")
     outcome.figures = {
         "clients": clients,
         "restarts": len(slowest),
         "slowest back s": round(max(slowest, default=0.0), 2),
-        "spread of attempts s": round(spread, 2),
+        "spread of waits s": round(spread, 2),
         "back in the busiest 0.1 s": round(statistics.median(crowds)) if crowds else 0,
         "dead subscriptions": deaf,
     }
@@ -129,7 +132,9 @@ async def _deaf(server: Server, members: list[Member], number: int, patience: fl
 
 
 async def run(scale: Scale) -> Outcome:
-    return await storm(clients=200, restarts=scale.pick(1, 10))
+    return await storm(
+        clients=200, restarts=scale.pick(1, 10), patience=20.0 if scale.full else 60.0, timed=scale.full
+    )
 
 
 ROW = Row(9, "storm of reconnects", run, alone=True, minutes=5)

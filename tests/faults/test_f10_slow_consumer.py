@@ -37,38 +37,48 @@ ROOM_MB = 40.0
 
 
 class Reader:
-    """A handler that dawdles until it is let go; it remembers the numbers in the order they came."""
+    """A handler that stands still until something was dropped, then dawdles until it is let go.
+
+    Where nothing is ever dropped it stands until then. It remembers the numbers in the order they came.
+    """
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.events: list[SlowConsumer] = []
         self.peak = 0
         self.pending: Callable[[], int] = lambda: 0
+        self._loop = asyncio.get_running_loop()
+        self._moves = asyncio.Event()
+        self._moves_sync = threading.Event()
         self._hurry = asyncio.Event()
         self._hurry_sync = threading.Event()
 
     def listen(self, event: Event) -> None:
         if isinstance(event, SlowConsumer):
             self.events.append(event)
+            self._moves_sync.set()
+            self._loop.call_soon_threadsafe(self._moves.set)
 
     def hurry(self) -> None:
-        self._hurry.set()
-        self._hurry_sync.set()
+        for event in (self._moves, self._hurry, self._moves_sync, self._hurry_sync):
+            event.set()
 
     def note(self, message: Any) -> None:
         self.numbers.append(int(message.data))
         self.peak = max(self.peak, self.pending())
 
     async def handle(self, message: Any) -> None:
+        await self._moves.wait()
         self.note(message)
         if not self._hurry.is_set():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # the slow work
 
     async def handle_and_ack(self, message: Any) -> None:
         await self.handle(message)
         await message.ack()
 
     def handle_sync(self, message: Any) -> None:
+        self._moves_sync.wait()
         self.note(message)
         self._hurry_sync.wait(0.001)
 

@@ -23,8 +23,24 @@ async def library(world: World, outcome: Outcome, areas: Counter[str]) -> None:
         world.nc, world.js = nc, nc.jetstream()
         assert nc.server_info is not None
         world.client_id = nc.server_info.client_id
-        world.stream = await world.js.create_stream(StreamConfig(name="BAD", subjects=["bad.>"]))
+        # It would do what a smuggled header asks for.
+        config = StreamConfig(
+            name="BAD",
+            subjects=["bad.>"],
+            allow_rollup_hdrs=True,
+            allow_msg_ttl=True,
+            allow_atomic=True,
+            allow_batched=True,
+        )
+        world.stream = await world.js.create_stream(config)
         world.consumer = await world.stream.create_consumer(ConsumerConfig(durable_name="C"))
+        await world.js.publish("bad.first")
+        (world.message,) = await world.consumer.fetch(1)
+        world.msg = jetspark.Msg("s", "bad.reply", b"", None, nc)
+        world.subscription = await nc.subscribe("elsewhere")
+        world.pull_subscription = await world.js.pull_subscribe("bad.>", durable="PULL")
+        world.push_subscription = await world.js.subscribe("bad.>", durable="PUSH")
+        state = (await world.stream.info()).state
         # A read is counted at its end, when the answer to what it brought may be here already.
         await nc.flush()
         for case in all_cases():
@@ -40,6 +56,8 @@ async def library(world: World, outcome: Outcome, areas: Counter[str]) -> None:
             outcome.require(not problem, f"{case.area}: {case.title} {problem}")
             outcome.require(not changed, f"{case.area}: {case.title} reached the server: {changed}")
         assert nc.stats.reconnects == 0, "the server cut us off"
+        now = (await world.stream.info()).state
+        outcome.require(now == state, f"the stream has changed: {state}, then {now}")
         await nc.publish("bad.x", b"and it still works")
         await nc.flush()
 

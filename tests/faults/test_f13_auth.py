@@ -1,8 +1,8 @@
 """F13: nine kinds of authentication, let in, refused, expired and revoked, through each of the three APIs.
 
 A refusal has the right class within two seconds and costs one attempt: what can't pass is not tried again.
-Credentials that lose their right while they are in use end the connection after one more attempt with them,
-for they may have been renewed.
+Credentials that lose their right while they are in use are tried again for a while, for they may be renewed;
+then the connection ends. That while is two minutes (tests/unit/test_pool.py) and half a second here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import jetspark
 from auth_world import MESSAGES, STREAM, Attempt, AuthWorld, Kind
 from case_tables import module
 from fault_table import Outcome, Row, Scale, check
-from helpers import eventually, eventually_sync
+from helpers import PROMPT, eventually, eventually_sync
 from jetspark import blocking
+from jetspark.connection import pool
 from jetspark.connection.events import AuthExpired, Closed, Disconnected, ReconnectFailed
 from jetspark.spark import connections
 from jetspark.spark.batch_reader import JetStreamReader
@@ -34,17 +35,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jetspark.connection.events import Event
-    from jetspark.server import Server
 
 LIMIT = 2.0
-# Of the short form, which shares the machine with other tests.
-SHORT_LIMIT = 10.0
+# Of the short form, which shares the machine with other tests: it does not hang.
+SHORT_LIMIT = PROMPT
 # As many connections as a refused read of Spark may cost: each process of it asks once.
 SPARK_TRIES = 3
 # Of the short form: those that Spark tries too.
 SPARK_KINDS = ("token", "creds", "client certificate")
-# Seconds without a connection after which those of Spark's processes, which were cut too, have given up.
-QUIET = 2.0
+# Seconds for which refused credentials are tried again.
+WINDOW = 0.5
 
 total_connections = module("integration/test_auth.py").total_connections
 
@@ -77,7 +77,7 @@ class Tally:
             self.outcome.require(caught is None, f"{what}: {caught!r:.300}")
             return
         # Spark knows errors of Python by their text alone.
-        name = attempt.spark_error or attempt.error.__name__
+        name = attempt.error.__name__
         in_spark = type(caught).__name__ == name or f".{name}: " in str(caught)
         right = in_spark if "Spark" in what else isinstance(caught, attempt.error)
         self.outcome.require(right, f"{what}: {attempt.error.__name__} expected, not {caught!r:.300}")
@@ -94,13 +94,15 @@ class Tally:
         lost = [at for event, at in zip(events, times, strict=True) if isinstance(event, Disconnected)]
         closed = [at for event, at in zip(events, times, strict=True) if isinstance(event, Closed)]
         names = [type(event).__name__ for event in events]
-        self.outcome.require(len(lost) == len(closed) == 1, f"{what}: {names}")
+        # In the second in which a JWT expires the server still lets it in, and out again at once.
+        self.outcome.require(len(lost) >= len(closed) == 1, f"{what}: {names}")
         self.outcome.require(isinstance(error, jetspark.errors.AuthorizationError), f"{what}: {error!r}")
         tried = sum(isinstance(event, ReconnectFailed) for event in events)
-        self.outcome.require(tried <= 2, f"{what}: tried {tried} times again")
+        self.outcome.require(tried >= 2, f"{what}: tried {tried} times again")
         if lost and closed:
-            took = closed[0] - lost[0]
-            self.outcome.require(took < self.limit, f"{what}: closed {took:.1f} s after the cut")
+            took = closed[0] - lost[-1]
+            self.outcome.require(took >= WINDOW, f"{what}: closed {took:.1f} s after the cut")
+            self.outcome.require(took < self.limit + WINDOW, f"{what}: closed {took:.1f} s after the cut")
             self.slowest_end = max(self.slowest_end, took)
 
 
@@ -183,46 +185,29 @@ def lose(kind: Kind, what: str, attempt: Callable[[], Attempt], cause: Any, tall
             tally.outcome.require(told, f"{kind.name}, {what}, {name}: no AuthExpired")
 
 
-def wait_quiet(server: Server) -> None:
-    """Spark's Python processes keep their connections, and try once more with them in their own time."""
-    deadline = time.monotonic() + 30
-    before, since = total_connections(server), time.monotonic()
-    while time.monotonic() - since < QUIET and time.monotonic() < deadline:
-        time.sleep(0.1)
-        if (now := total_connections(server)) != before:
-            before, since = now, time.monotonic()
-
-
 def run(scale: Scale) -> Outcome:
     outcome = Outcome()
     tally = Tally(outcome, LIMIT if scale.full else SHORT_LIMIT)
-    with tempfile.TemporaryDirectory() as folder, AuthWorld(Path(folder)) as world:
-        for kind in world.kinds:
-            for attempt in kind.attempts:
-                what = f"{kind.name}, {attempt.state}"
-                tally.attempt(f"{what}, async", attempt, lambda one=attempt: run_async(one))
-                tally.attempt(f"{what}, blocking", attempt, lambda one=attempt: run_blocking(one))
-                tally.attempt(f"{what}, planner of Spark's", attempt, lambda one=attempt: run_planner(one))
-        with spark_session(Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, spark_session(Path(folder)) as spark:
+        with AuthWorld(Path(folder) / "first") as world:
+            for kind in world.kinds:
+                for attempt in kind.attempts:
+                    through_python(f"{kind.name}, {attempt.state}", attempt, tally)
             through_spark(spark, world, tally, full=scale.full)
+        # Servers that Spark's processes are not connected to: they would go on with the lost credentials.
+        with AuthWorld(Path(folder) / "second") as world, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pool, "REFUSAL_WINDOW", WINDOW)
             for kind in world.kinds:
                 if kind.expiring is not None and (scale.full or kind.name == "creds"):
                     lose(kind, "expiring", kind.expiring, None, tally)
                 if kind.revoke is not None:
                     lose(kind, "revoked", lambda kind=kind: kind.good, kind.revoke, tally)
-                    if scale.full or kind.name in SPARK_KINDS:
-                        wait_quiet(kind.good.server)
                     revoked = Attempt(
                         "revoked", kind.good.server, kind.good.options, jetspark.errors.AuthorizationError
                     )
-                    what = f"{kind.name}, revoked"
-                    tally.attempt(f"{what}, async", revoked, lambda one=revoked: run_async(one))
-                    tally.attempt(f"{what}, blocking", revoked, lambda one=revoked: run_blocking(one))
-                    tally.attempt(
-                        f"{what}, planner of Spark's", revoked, lambda one=revoked: run_planner(one)
-                    )
+                    through_python(f"{kind.name}, revoked", revoked, tally)
                     if scale.full or kind.name == "token":
-                        read(spark, what, revoked, world.kinds[0].good, tally)
+                        read(spark, f"{kind.name}, revoked", revoked, world.kinds[0].good, tally)
     outcome.figures = {
         "kinds": len(world.kinds),
         "attempts": tally.attempts,
@@ -232,6 +217,12 @@ def run(scale: Scale) -> Outcome:
         "slowest end, s": round(tally.slowest_end, 2),
     }
     return outcome
+
+
+def through_python(what: str, attempt: Attempt, tally: Tally) -> None:
+    tally.attempt(f"{what}, async", attempt, lambda: run_async(attempt))
+    tally.attempt(f"{what}, blocking", attempt, lambda: run_blocking(attempt))
+    tally.attempt(f"{what}, planner of Spark's", attempt, lambda: run_planner(attempt))
 
 
 def through_spark(spark: SparkSession, world: AuthWorld, tally: Tally, *, full: bool) -> None:
@@ -257,6 +248,7 @@ def read(spark: SparkSession, what: str, attempt: Attempt, good: Attempt, tally:
 ROW = Row(13, "authentication", run, alone=True, minutes=5)
 
 
+@pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_f13() -> None:
     check(ROW)

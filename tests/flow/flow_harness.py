@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetspark.jetstream.flow_actions import Action, Conclude, SendPull, Warn
+from jetspark.jetstream.flow_actions import Action, ChangeInbox, Conclude, SendPull, Warn
 from jetspark.jetstream.pull_flow import PullFlow
 from jetspark.jetstream.pull_options import PullOptions
 from jetspark.jetstream.statuses import Status
@@ -40,7 +40,7 @@ def conclusions(actions: Iterable[Action]) -> list[Conclude]:
 
 
 class Sim:
-    """A pull machine with a clock."""
+    """A pull machine with a clock. A change of the inbox is done at once, unless ``confirms`` is False."""
 
     def __init__(
         self,
@@ -49,30 +49,50 @@ class Sim:
         pin_id: str = "",
         connected: bool = True,
         trust_backlog: bool = False,
+        narrow: bool = False,
+        confirms: bool = True,
     ):
-        self.flow = PullFlow(options, pin_id=pin_id, connected=connected, trust_backlog=trust_backlog)
+        self.confirms = confirms
+        self.flow = PullFlow(
+            options, pin_id=pin_id, connected=connected, trust_backlog=trust_backlog, narrow=narrow
+        )
         self.now = 1000.0
 
     def start(self) -> list[Action]:
-        return list(self.flow.start(self.now))
+        return self._perform(self.flow.start(self.now))
 
     def receive(self, count: int, nbytes: int | None = None) -> list[Action]:
-        return list(self.flow.on_messages(count, count * 100 if nbytes is None else nbytes, self.now))
+        return self._perform(
+            self.flow.on_messages(count, count * 100 if nbytes is None else nbytes, self.now)
+        )
 
     def process(self, count: int, nbytes: int | None = None) -> list[Action]:
-        return list(self.flow.on_processed(count, count * 100 if nbytes is None else nbytes, self.now))
+        return self._perform(
+            self.flow.on_processed(count, count * 100 if nbytes is None else nbytes, self.now)
+        )
 
     def status(self, code: int, description: str = "", left: tuple[int, int] | None = None) -> list[Action]:
-        return list(self.flow.on_status(status(code, description, left=left), self.now))
+        return self._perform(self.flow.on_status(status(code, description, left=left), self.now))
 
     def heartbeat(self) -> list[Action]:
-        return list(self.flow.on_status(HEARTBEAT, self.now))
+        return self._perform(self.flow.on_status(HEARTBEAT, self.now))
 
     def disconnect(self) -> list[Action]:
-        return list(self.flow.on_disconnect(self.now))
+        return self._perform(self.flow.on_disconnect(self.now))
 
     def reconnect(self) -> list[Action]:
-        return list(self.flow.on_reconnect(self.now))
+        return self._perform(self.flow.on_reconnect(self.now))
+
+    def change_inbox(self) -> list[Action]:
+        return list(self.flow.on_inbox_changed(self.now))
+
+    def _perform(self, actions: Iterable[Action]) -> list[Action]:
+        done = list(actions)
+        if self.confirms and ChangeInbox() in done:
+            # Done, and of no interest to most tests.
+            done.remove(ChangeInbox())
+            done.extend(self.change_inbox())
+        return done
 
     def advance(self, seconds: float) -> list[Action]:
         """Let time pass, with every timer on time."""
@@ -80,7 +100,7 @@ class Sim:
         actions: list[Action] = []
         while (due := self.flow.next_deadline()) is not None and due <= end:
             self.now = max(self.now, due)
-            actions.extend(self.flow.on_timer(self.now))
+            actions.extend(self._perform(self.flow.on_timer(self.now)))
         self.now = end
         return actions
 

@@ -145,7 +145,7 @@ def test_an_ack_stands_for_those_before_it() -> None:
 
 
 def test_a_flow_of_zero_does_not_stop_us() -> None:
-    flow = opened()
+    flow = opened(sent=10)
     ack(flow, 10, 0)
     assert flow.limit == 12
 

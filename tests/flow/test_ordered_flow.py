@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -11,7 +13,7 @@ from flow.flow_harness import conclusions, warnings
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.consume_errors import OrderedReset, OrderedResetFailed
 from jetspark.jetstream.flow_actions import Action, Conclude, CreateConsumer, DeleteConsumer
-from jetspark.jetstream.ordered_flow import OrderedFlow, OrderedState, Verdict
+from jetspark.jetstream.ordered_flow import PACE, OrderedFlow, OrderedState, Verdict
 
 NOW = 50.0
 
@@ -160,16 +162,50 @@ def test_failed_creation_backs_off_1_s_doubling_to_10_s() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
 
 
-def test_a_consumer_that_brings_nothing_and_breaks_again_backs_off() -> None:
+def test_consumers_that_bring_nothing_back_off_from_the_pace_to_10_s() -> None:
     flow = active()
-    assert len(creates(flow.on_consumer_deleted(1, NOW))) == 1
-    flow.on_created(2, NOW)
-    assert creates(flow.on_consumer_deleted(2, NOW)) == []
-    assert flow.next_deadline() == NOW + 1.0
-    flow.on_timer(NOW + 1)
-    flow.on_created(3, NOW + 1)
-    assert flow.on_heartbeat(3, 0, NOW + 2) == ()  # a sign of life: the next reset is immediate again
-    assert len(creates(flow.on_consumer_deleted(3, NOW + 2))) == 1
+    now, waits = NOW, []
+    for _ in range(14):
+        made = creates(flow.on_consumer_deleted(flow.serial, now))
+        due = flow.next_deadline()
+        waits.append(0.0 if made else due - now if due is not None else -1.0)
+        now += waits[-1]
+        flow.on_timer(now)
+        flow.on_created(flow.serial, now)
+    doubling = [2.0 * PACE * 2**number for number in range(8)]
+    assert waits == pytest.approx([0.0, *doubling, 10.0, 10.0, 10.0, 10.0, 10.0])
+    assert flow.on_heartbeat(flow.serial, 0, now + 2) == ()  # a sign of life: immediate again
+    assert len(creates(flow.on_consumer_deleted(flow.serial, now + 2))) == 1
+
+
+def test_progress_by_one_message_does_not_hammer_the_server() -> None:
+    flow, now, made = active(), NOW, 0
+    while now < NOW + 10:
+        flow.on_batch(1, 1, flow.last_stream_seq + 1, 1, flow.serial, now)
+        made += len(creates(flow.on_consumer_deleted(flow.serial, now)))
+        due = flow.next_deadline()
+        if due is not None:
+            now = due
+            made += len(creates(flow.on_timer(now)))
+        flow.on_created(flow.serial, now)
+    assert made == pytest.approx(10 / PACE, abs=2)
+
+
+def test_lost_messages_cost_little_time_while_others_come() -> None:
+    """Three of ten are lost: a consumer brings two or three, or none at all."""
+    chance, flow, now = random.Random(7), active(), NOW
+    while flow.last_stream_seq < 1_000:
+        for number in range(1, 1_000):
+            if chance.random() >= 0.3:
+                _, actions = flow.on_each([(flow.serial, number, flow.last_stream_seq + 1)], now)
+                if actions:
+                    break
+        due = flow.next_deadline()
+        if due is not None:
+            now = due
+            flow.on_timer(now)
+        flow.on_created(flow.serial, now)
+    assert now - NOW < 30.0
 
 
 def test_the_first_consumer_is_no_reset_attempt() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flow.flow_harness import Sim, conclusions, consuming, pulls, warnings
 from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import Conclude
+from jetspark.jetstream.flow_actions import ChangeInbox, Conclude
 from jetspark.jetstream.pull_backoff import BACKOFF_MAX
 from jetspark.jetstream.pull_flow import MAX_REQUESTS
 from jetspark.jetstream.pull_options import PullOptions
@@ -420,3 +420,19 @@ def test_a_message_larger_than_the_per_request_cap_is_retried_with_backoff() -> 
     assert [type(w) for w in warnings(told)] == [errors.MessageTooLarge]
     assert pulls(told) == []
     assert len(pulls(sim.advance(0.1))) == 1
+
+
+def test_when_it_is_not_clear_which_request_was_refused_none_of_them_stays() -> None:
+    """10 and 90 are open, and a 503 is about one of them. Taken for the large one while it was the small one,
+    the next request would ask for 90 more than there is room."""
+    sim = Sim(PullOptions(max_messages=100, threshold_messages=95), confirms=False)
+    assert [pull.batch for pull in pulls(sim.start())] == [100]
+    sim.receive(10)
+    assert [pull.batch for pull in pulls(sim.process(10))] == [10]
+    sim.receive(90)
+    assert [pull.batch for pull in pulls(sim.process(90))] == [90]
+    told = sim.status(503)
+    assert ChangeInbox() in told
+    assert pulls([*told, *sim.advance(1.0)]) == []
+    sim.receive(90)  # of the one that was taken, before the UNSUB came to the server
+    assert [pull.batch for pull in pulls(sim.change_inbox())] == [10]

@@ -6,7 +6,7 @@ import pytest
 
 from flow.flow_harness import HEARTBEAT, Sim, conclusions, consuming, pulls, warnings
 from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import ClearPin, Conclude, SendPull, Unsubscribe
+from jetspark.jetstream.flow_actions import ChangeInbox, ClearPin, Conclude, SendPull, Unsubscribe, Warn
 from jetspark.jetstream.pull_flow import LATE_PAUSE, State
 from jetspark.jetstream.pull_options import PullOptions
 
@@ -251,3 +251,84 @@ def test_stop_after_with_max_bytes_has_one_exact_request_at_a_time() -> None:
     sim.receive(3, 1000)  # comes out even: the request is gone without a word
     (refill,) = pulls(sim.process(3, 1000))
     assert (refill.batch, refill.max_bytes) == (2, 1000)
+
+
+# --- what was written off ------------------------------------------------------------------------------
+
+
+def writing_off() -> Sim:
+    """Ten messages were asked for, and the alarm has come; the inbox is being changed."""
+    sim = Sim(PullOptions(max_messages=10, expires=10.0), confirms=False)
+    sim.start()
+    told = sim.advance(10.0)
+    assert [type(action) for action in told] == [Warn, ChangeInbox]
+    return sim
+
+
+def test_nothing_is_pulled_until_the_old_requests_are_gone() -> None:
+    sim = writing_off()
+    assert sim.process(0) == []
+    told = sim.advance(30.0)
+    assert [type(action) for action in told] == [Warn, Warn, Warn]
+    assert [pull.batch for pull in pulls(sim.change_inbox())] == [10]
+    assert sim.change_inbox() == []
+
+
+def test_messages_of_a_request_that_was_written_off_take_up_room() -> None:
+    sim = writing_off()
+    sim.receive(7)
+    assert sim.flow.pending_messages == 7
+    # Room for three: more than half is left.
+    assert sim.change_inbox() == []
+    assert [pull.batch for pull in pulls(sim.process(2))] == [5]
+
+
+def test_the_late_end_of_a_request_that_was_written_off_takes_nothing_from_the_next() -> None:
+    sim = writing_off()
+    assert sim.status(408, "Request Timeout", (10, 0)) == []
+    assert [pull.batch for pull in pulls(sim.change_inbox())] == [10]
+    assert sim.flow.pending_messages == 10
+
+
+def test_all_requests_are_void_and_go_with_their_inbox() -> None:
+    """One that was sent just before may have reached the new leader and live on."""
+    sim = Sim(PullOptions(max_messages=10, expires=10.0), confirms=False)
+    sim.start()
+    told = sim.status(409, "Leadership Change")
+    assert [type(action) for action in told] == [Warn, ChangeInbox]
+    assert [pull.batch for pull in pulls(sim.change_inbox())] == [10]
+
+
+def test_a_link_that_is_lost_meanwhile_starts_from_nothing() -> None:
+    sim = writing_off()
+    sim.disconnect()
+    assert not sim.flow.changing_inbox
+    assert sim.change_inbox() == []
+    assert [pull.batch for pull in pulls(sim.reconnect())] == [10]
+
+
+# --- max_waiting ---------------------------------------------------------------------------------------
+
+
+def test_a_narrow_consumer_is_asked_so_that_a_refusal_is_heard() -> None:
+    options = PullOptions(max_messages=10, threshold_messages=2, expires=10.0)
+    sim = Sim(options, narrow=True)
+    (first,) = pulls(sim.start())
+    assert (first.idle_heartbeat_ns, first.expires_ns) == (0, 5_000_000_000)
+    sim.receive(8)
+    (second,) = pulls(sim.process(8))
+    assert second.batch == 8
+    told = sim.status(409, "Exceeded MaxWaiting")
+    assert [type(w) for w in warnings(told)] == [errors.MaxWaitingExceeded]
+    assert pulls([*told, *sim.advance(1.0)]) == []
+    # The first is used up: now there is room.
+    (third,) = pulls(sim.receive(2))
+    assert third.batch == 8
+
+
+def test_a_lone_request_that_is_refused_is_repeated_with_backoff() -> None:
+    sim = Sim(PullOptions(max_messages=10, expires=10.0), narrow=True)
+    sim.start()
+    told = sim.status(409, "Exceeded MaxWaiting")
+    assert pulls(told) == []
+    assert len(pulls(sim.advance(0.1))) == 1

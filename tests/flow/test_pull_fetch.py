@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from flow.flow_harness import Sim, conclusions, pulls, warnings
+from flow.flow_harness import Sim, conclusions, pulls
 from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import ClearPin, Conclude, SendPull, Unsubscribe
+from jetspark.jetstream.flow_actions import Action, ClearPin, Conclude, SendPull, Unsubscribe
 from jetspark.jetstream.pull_options import FetchOptions
 
 
@@ -16,6 +16,11 @@ def fetching(**options: object) -> tuple[Sim, SendPull]:
     sim = Sim(FetchOptions(**options))  # type: ignore[arg-type]
     (pull,) = pulls(sim.start())
     return sim, pull
+
+
+def ends(actions: list[Action]) -> list[type[Exception] | None]:
+    """What concludes it: the kind of error, None for none."""
+    return [end.error and type(end.error) for end in conclusions(actions)]
 
 
 def test_one_request_and_its_fields() -> None:
@@ -119,8 +124,7 @@ def test_heartbeats_and_information_end_nothing() -> None:
 def test_a_fetch_that_can_never_fit_says_so() -> None:
     sim, _ = fetching(max_bytes=10)
     told = sim.status(409, "Message Size Exceeds MaxBytes", (1_000_000, 10))
-    assert [type(w) for w in warnings(told)] == [errors.MessageTooLarge]
-    assert conclusions(told) == [Conclude()]
+    assert ends(told) == [errors.MessageTooLarge]
 
 
 def test_the_client_side_deadline_is_later_than_expires_and_keeps_partial_results() -> None:
@@ -128,8 +132,8 @@ def test_the_client_side_deadline_is_later_than_expires_and_keeps_partial_result
     sim.receive(2)
     assert sim.advance(2.99) == []
     told = sim.advance(0.01)
-    assert [type(w) for w in warnings(told)] == [errors.PullUnanswered]
-    assert conclusions(told) == [Conclude()]
+    assert ends(told) == [errors.PullUnanswered]
+    assert not conclusions(told)[0].discard
 
 
 def test_messages_still_arriving_extend_the_deadline() -> None:
@@ -137,7 +141,7 @@ def test_messages_still_arriving_extend_the_deadline() -> None:
     for _ in range(4):
         assert sim.advance(4.0) == []
         sim.receive(1)
-    assert conclusions(sim.advance(5.0)) == [Conclude()]
+    assert ends(sim.advance(5.0)) == [errors.PullUnanswered]
 
 
 def test_missed_heartbeats_conclude_a_fetch_with_the_alarm() -> None:
@@ -158,17 +162,29 @@ def test_a_fetch_goes_on_after_a_reconnect_for_the_rest_of_its_time() -> None:
     assert sim.receive(3) == [Conclude()]
 
 
-def test_a_fetch_without_time_left_concludes_on_reconnect() -> None:
+def test_a_fetch_without_time_left_asks_for_what_is_there_on_reconnect() -> None:
+    """That there is nothing is for the server to say."""
+    sim, _ = fetching(max_messages=5, expires=10.0, idle_heartbeat=1.0)
+    sim.receive(1)
+    sim.disconnect()
+    sim.advance(10.5)
+    (pull,) = pulls(sim.reconnect())
+    assert json.loads(pull.to_json()) == {"batch": 4, "no_wait": True}
+    assert sim.status(404, "No Messages") == [Conclude()]
+
+
+def test_the_deadline_of_a_fetch_that_asks_again_at_the_last_moment_stays() -> None:
     sim, _ = fetching(max_messages=5, expires=10.0)
     sim.disconnect()
-    sim.advance(10.0)
-    assert sim.reconnect() == [Conclude()]
+    sim.advance(10.9)
+    assert len(pulls(sim.reconnect())) == 1
+    assert ends(sim.advance(0.1)) == [errors.PullUnanswered]
 
 
 def test_a_fetch_does_not_outlive_its_deadline_while_disconnected() -> None:
     sim, _ = fetching(max_messages=5, expires=10.0)
     sim.disconnect()
-    assert conclusions(sim.advance(11.0)) == [Conclude()]
+    assert ends(sim.advance(11.0)) == [errors.PullUnanswered]
 
 
 def test_a_stale_pin_is_dropped_and_the_request_repeated_once() -> None:

@@ -9,20 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flow.model_server import ModelServer
+from flow.model_server import MAX_WAITING, ModelServer
 from jetspark.jetstream.consume_errors import MissedHeartbeat
-from jetspark.jetstream.flow_actions import Conclude, SendPull, Warn
+from jetspark.jetstream.flow_actions import ChangeInbox, Conclude, SendPull, Warn
 from jetspark.jetstream.pull_flow import MAX_REQUESTS, PullFlow, State
 from jetspark.jetstream.pull_options import PullOptions
-from jetspark.jetstream.statuses import Ends, Kind
+from jetspark.jetstream.statuses import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetspark.jetstream.flow_actions import Action
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = settings(
     max_examples=80,
@@ -43,6 +46,8 @@ class PullMachine(RuleBasedStateMachine):
     #: The books are exact in messages unless a request may vanish with part of its batch unspent.
     exact_messages: ClassVar[bool] = True
     trust_backlog: ClassVar[bool] = False
+    #: How many requests may wait, where that was lowered.
+    max_waiting: ClassVar[int] = 0
     #: Whether something happens that deserves an alarm.
     may_alarm: ClassVar[bool] = True
 
@@ -62,17 +67,21 @@ class PullMachine(RuleBasedStateMachine):
     )
     def begin(self, limit: int, threshold: int, max_batch: int, max_bytes: int) -> None:
         self.now = 100.0
-        self.server = ModelServer(max_request_batch=max_batch, max_request_bytes=max_bytes)
+        self.server = ModelServer(
+            max_request_batch=max_batch,
+            max_request_bytes=max_bytes,
+            max_waiting=self.max_waiting or MAX_WAITING,
+        )
         options = self.options(limit, threshold)
         self.limit = options.max_bytes if options.max_bytes is not None else limit
-        self.flow = PullFlow(options, trust_backlog=self.trust_backlog)
+        self.flow = PullFlow(options, trust_backlog=self.trust_backlog, narrow=bool(self.max_waiting))
         #: What the newest message said is left, unless a status or the end of a link came after it.
         self.left = 0
         self.buffer: list[int] = []
+        self.inbox = 0
+        self.changing = False
         self.connected = True
         self.delivered = 0
-        #: Set when the client wrote off something that the server still honours, or the other way round.
-        self.apart = False
         self.pulls_since_time_moved = 0
         self.perform(self.flow.start(self.now))
 
@@ -86,28 +95,33 @@ class PullMachine(RuleBasedStateMachine):
                 assert self.connected, "pulled while disconnected"
                 assert action.batch > 0
                 assert action.idle_heartbeat_ns * 2 <= action.expires_ns
-                if not action.idle_heartbeat_ns:
+                if not action.idle_heartbeat_ns and not self.max_waiting:
                     assert self.trust_backlog
                     assert self.left > 0
-                if not action.idle_heartbeat_ns and not self.measured_in_bytes:
+                if not action.idle_heartbeat_ns and not (self.measured_in_bytes or self.max_waiting):
                     later = sum(other.batch for other in actions[place:] if isinstance(other, SendPull))
                     assert self.left >= self.flow._ledger.messages - later
+                assert not self.changing, "pulled before the old requests are gone"
                 self.pulls_since_time_moved += 1
-                self.server.pull(action, self.now)
+                self.server.pull(action, self.inbox, self.now)
             elif isinstance(action, Warn) and isinstance(action.warning, MissedHeartbeat):
                 assert self.may_alarm, "an alarm though the server is well"
-                assert self.apart or self.server.lost != (0, 0), "an alarm though nothing was lost"
-                # Everything was written off; what the server still has will come on top.
+                # It has read all requests then; the first sign of life is due a heartbeat later.
+                late = self.now < self.server.thawed_at + HEARTBEAT
+                unwell = self.server.frozen or late or self.server.lost != (0, 0)
+                assert unwell, "an alarm though nothing was lost"
+            elif isinstance(action, ChangeInbox):
+                assert not self.changing
                 self.left = 0
-                self.server.lost = (0, 0)
-                self.apart = True
+                self.changing = True
+                self.server.unsubscribe(self.inbox)
 
     def read(self, limit: int) -> None:
         """Receive up to so many things, messages in one chunk, statuses one by one."""
         outbox = self.server.outbox
         while outbox and limit > 0:
             chunk: list[int] = []
-            while outbox and limit > 0 and outbox[0].status is None:
+            while outbox and limit > 0 and outbox[0].status is None and not outbox[0].pong:
                 self.left = outbox[0].left
                 chunk.append(outbox.popleft().size)
                 limit -= 1
@@ -116,17 +130,24 @@ class PullMachine(RuleBasedStateMachine):
                 self.buffer.extend(chunk)
                 self.delivered += len(chunk)
                 self.perform(self.flow.on_messages(len(chunk), sum(chunk), self.now))
+            elif outbox and outbox[0].pong:
+                outbox.popleft()
+                limit -= 1
+                assert self.changing
+                self.next_inbox()
+                self.server.lost = (0, 0)
+                self.perform(self.flow.on_inbox_changed(self.now))
             elif outbox:
                 sent = outbox.popleft()
                 limit -= 1
                 assert sent.status is not None
                 if sent.status.kind not in (Kind.MESSAGE_TOO_LARGE, Kind.BATCH_COMPLETED):
                     self.left = 0
-                refused = sent.status.pending is None and sent.status.traits.ends is Ends.ONE
-                if sent.status.traits.ends is Ends.ALL or refused:
-                    # Exact as long as nothing newer overlaps with what this status is about.
-                    self.apart |= sent.pulls_before != self.server.pulls
                 self.perform(self.flow.on_status(sent.status, self.now))
+
+    def next_inbox(self) -> None:
+        self.inbox += 1
+        self.changing = False
 
     def advance(self, seconds: float, *, reading: bool) -> None:
         end = self.now + seconds
@@ -175,6 +196,25 @@ class PullMachine(RuleBasedStateMachine):
         self.server.shut_down()
 
     @rule()
+    def server_freezes(self) -> None:
+        self.server.freeze()
+
+    @precondition(lambda self: self.server.frozen)
+    @rule(publishers_first=st.booleans())
+    def server_thaws(self, publishers_first: bool) -> None:
+        self.server.thaw(self.now, publishers_first=publishers_first)
+
+    @rule(
+        seconds=st.sampled_from([1.5, 2.5, 8.0]), publish=st.integers(0, 30), publishers_first=st.booleans()
+    )
+    def server_hangs(self, seconds: float, publish: int, publishers_first: bool) -> None:
+        """Alarms, and messages and a late end of requests that were written off."""
+        self.server.freeze()
+        self.server.publish([1] * publish, self.now)
+        self.advance(seconds, reading=True)
+        self.server.thaw(self.now, publishers_first=publishers_first)
+
+    @rule()
     def server_crashes(self) -> None:
         self.server.crash()
 
@@ -198,11 +238,10 @@ class PullMachine(RuleBasedStateMachine):
         self.server.cut()
         self.connected = False
         self.left = 0
-        # Both sides start from nothing, except for what came on top of the limit and is still in the buffer.
-        self.apart = (sum(self.buffer) if self.measured_in_bytes else len(self.buffer)) > self.limit
         self.perform(self.flow.on_disconnect(self.now))
+        self.next_inbox()
 
-    @precondition(lambda self: not self.connected)
+    @precondition(lambda self: not self.connected and not self.server.frozen)
     @rule()
     def reconnect(self) -> None:
         self.connected = True
@@ -213,17 +252,19 @@ class PullMachine(RuleBasedStateMachine):
         """Liveness: with a healthy server, everything stored is delivered, without help by a new publish."""
         self.server.has_leader = True
         self.server.paused = False
+        if self.server.frozen:
+            self.server_thaws(publishers_first=True)
         self.server.serve(self.now)
         if not self.connected:
             self.reconnect()
         patience = HEARTBEAT + 0.1  # the longest backoff, and the time step of this test
-        if self.server.lost != (0, 0) or self.apart:
+        if self.server.lost != (0, 0):
             # Requests that vanished without a word are found by the alarm, after two heartbeats.
             patience = 2 * HEARTBEAT + 0.1
         for _ in range(400):
             self.read(1 << 30)
             self.process(1 << 30)
-            if not self.server.stored and not self.server.outbox:
+            if not self.server.stored and not self.server.messages_sent:
                 return
             before = self.delivered
             self.advance(0.0, reading=True)
@@ -254,15 +295,17 @@ class PullMachine(RuleBasedStateMachine):
         assert ledger.size >= 0
         assert ledger.messages == sum(request.messages for request in ledger.requests)
         assert ledger.size == sum(request.size for request in ledger.requests)
-        if not self.apart:
-            pending = self.flow.pending_bytes if self.measured_in_bytes else self.flow.pending_messages
-            assert pending <= self.limit
+        pending = self.flow.pending_bytes if self.measured_in_bytes else self.flow.pending_messages
+        assert pending <= self.limit
 
     @invariant()
     def the_books_are_exact(self) -> None:
-        if self.apart or not self.connected:
+        if not self.connected:
             return
-        messages, size = self.server.outstanding()
+        if self.changing:
+            assert self.flow.outstanding_requests == 0
+            return
+        messages, size = self.server.outstanding(self.inbox)
         lost_messages, lost_size = self.server.lost
         ledger = self.flow._ledger
         if self.measured_in_bytes:
@@ -296,6 +339,7 @@ class HonestMachine(SilentMachine):
     """Nothing but the backlog's ways: then there is no alarm at all, ever."""
 
     leader_changes = server_shuts_down = server_crashes = leader_is_lost_or_found = None
+    server_freezes = server_thaws = server_hangs = None
     may_alarm = False
 
 
@@ -334,7 +378,17 @@ class CappedMachine(PullMachine):
         )
 
 
+class NarrowMachine(PullMachine):
+    max_waiting = 1
+
+
+class NarrowBytesMachine(BytesMachine):
+    max_waiting = 2
+
+
 PullMachine.TestCase.settings = SETTINGS
+NarrowMachine.TestCase.settings = SETTINGS
+NarrowBytesMachine.TestCase.settings = SETTINGS
 BytesMachine.TestCase.settings = SETTINGS
 CappedMachine.TestCase.settings = SETTINGS
 SilentMachine.TestCase.settings = SETTINGS
@@ -343,6 +397,8 @@ SilentBytesMachine.TestCase.settings = SETTINGS
 HonestBytesMachine.TestCase.settings = SETTINGS
 
 TestMessages = PullMachine.TestCase
+TestNarrow = NarrowMachine.TestCase
+TestNarrowBytes = NarrowBytesMachine.TestCase
 TestBytes = BytesMachine.TestCase
 TestCapped = CappedMachine.TestCase
 TestSilent = SilentMachine.TestCase

@@ -14,6 +14,7 @@ import pytest
 import jetspark
 from jetspark._secret import Secret
 from jetspark.connection import events as ev
+from jetspark.connection import pool
 from jetspark.errors import AuthorizationError, ConnectionClosed, InvalidArgument, NoServersAvailable
 from jetspark.server import Server
 from jwt_mint import Account, Key, Operator, User
@@ -193,6 +194,7 @@ async def test_functions_are_asked_again_at_each_reconnect(world: World) -> None
         assert asked == 2
 
 
+@pytest.mark.slow
 async def test_an_expiring_jwt_is_renewed_from_disk(world: World) -> None:
     path = world.file("rotating.creds", world.account.user("short", expires_in=4).creds())
     recorder = Recorder()
@@ -208,21 +210,84 @@ async def test_an_expiring_jwt_is_renewed_from_disk(world: World) -> None:
     assert names == ["Connected", "AuthExpired", "Disconnected", "Reconnected", "Closed"]
 
 
-async def test_an_expired_jwt_that_is_not_renewed_ends_the_connection(world: World) -> None:
+@pytest.fixture
+def short_window(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Refused credentials are tried again for this long, instead of two minutes (tests/unit/test_pool.py)."""
+    monkeypatch.setattr(pool, "REFUSAL_WINDOW", 0.5)
+    return 0.5
+
+
+def check_refusals(recorder: Recorder, window: float) -> None:
+    """At least two, over at least the window, each by a server."""
+    refusals = recorder.of(ev.ReconnectFailed)
+    assert len(refusals) >= 2
+    assert all("refused the credentials" in str(event.error) for event in refusals)
+    assert recorder.time_of(ev.Closed) - recorder.time_of(ev.ReconnectFailed) >= window
+
+
+@pytest.mark.slow
+async def test_an_expired_jwt_that_is_not_renewed_ends_the_connection(
+    world: World, short_window: float
+) -> None:
     path = world.file("dying.creds", world.account.user("short", expires_in=4).creds())
     recorder = Recorder()
     nc = await jetspark.connect(world.jwt.url, creds=path, listener=recorder, max_reconnects=None)
     sub = await nc.subscribe("x")
     closed = await recorder.wait(ev.Closed)
     assert isinstance(closed.error, AuthorizationError)
-    assert "expired" in str(closed.error)
-    expected = ["Connected", "AuthExpired", "Disconnected", "ReconnectFailed", "ReconnectFailed", "Closed"]
-    assert recorder.names() == expected
+    assert "the user JWT expired at 20" in str(closed.error)
+    names = recorder.names("ReconnectFailed")
+    assert (names[:3], names[-1]) == (["Connected", "AuthExpired", "Disconnected"], "Closed")
+    # In the second of its end the server still lets it in, and out again at once.
+    assert set(names[3:-1]) <= {"AuthExpired", "Disconnected", "Reconnected"}
+    check_refusals(recorder, short_window)
     with pytest.raises(AuthorizationError):
         await anext(sub)
     with pytest.raises(ConnectionClosed):
         await nc.publish("x")
     await nc.close()
+
+
+async def test_a_jwt_renewed_after_many_refusals_is_taken_up(world: World) -> None:
+    path = world.file("late.creds", world.account.user("short", expires_in=4).creds())
+    recorder = Recorder()
+    options: Options = {"creds": path, "listener": recorder, "reconnect_wait_max": 0.2}
+    async with jetspark.connect(world.jwt.url, **options) as nc:
+        sub = await nc.subscribe("after")
+        await recorder.wait(ev.ReconnectFailed, 4)
+        # Half of a file, as somebody may be writing it: not a refusal, and not the end.
+        world.file("late.creds", world.user.creds()[:100])
+        halves = len(recorder.of(ev.ReconnectFailed)) + 2
+        await recorder.wait(ev.ReconnectFailed, halves)
+        (world.directory / "late.creds").unlink()
+        await recorder.wait(ev.ReconnectFailed, halves + 2)
+        world.file("late.creds", world.user.creds())
+        await recorder.wait(ev.Reconnected)
+        await nc.publish("after", b"x")
+        assert (await sub.next()).data == b"x"
+
+
+async def test_what_our_own_side_can_not_read_is_tried_without_end(world: World, short_window: float) -> None:
+    path = world.file("gone.creds", world.user.creds())
+    recorder = Recorder()
+    async with jetspark.connect(world.jwt.url, creds=path, listener=recorder, reconnect_wait_max=0.1) as nc:
+        (world.directory / "gone.creds").unlink()
+        reconnecting = asyncio.create_task(nc.force_reconnect())
+        await recorder.wait(ev.ReconnectFailed, 20)
+        assert not nc.is_closed
+        world.file("gone.creds", world.user.creds())
+        await recorder.wait(ev.Reconnected)
+        await asyncio.wait([reconnecting])
+
+
+async def test_the_clients_own_clock_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = world.file("hour.creds", world.account.user("hour", expires_in=3600).creds())
+    recorder = Recorder()
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 7200)
+    async with jetspark.connect(world.jwt.url, creds=path, listener=recorder) as nc:
+        await nc.force_reconnect()
+        await nc.flush()
+    assert recorder.names() == ["Connected", "Disconnected", "Reconnected", "Closed"]
 
 
 def one_user(password: str) -> str:
@@ -243,13 +308,34 @@ async def test_revoked_while_connected_and_back_with_the_new_password() -> None:
     assert names == ["Connected", "AuthExpired", "Disconnected", "Reconnected", "Closed"]
 
 
-async def test_revoked_for_good_is_tried_once_more_and_then_final() -> None:
+async def test_revoked_for_good_is_tried_for_a_while_and_then_final(short_window: float) -> None:
     recorder = Recorder()
     with Server(jetstream=False, config=one_user("one")) as server:
         nc = await jetspark.connect(server.url, user="u", password="one", listener=recorder)
         await asyncio.to_thread(server.reload, one_user("two"))
         closed = await recorder.wait(ev.Closed)
         assert isinstance(closed.error, AuthorizationError)
-        assert [event.attempt for event in recorder.of(ev.ReconnectFailed)] == [1, 2]
+        check_refusals(recorder, short_window)
         assert nc.is_closed
         assert nc.last_error is closed.error
+
+
+async def test_other_credentials_have_a_while_of_their_own(short_window: float) -> None:
+    recorder = Recorder()
+    asked = 0
+
+    def password() -> str:
+        nonlocal asked
+        asked += 1
+        return "one" if asked == 1 else f"wrong {asked}"
+
+    with Server(jetstream=False, config=one_user("one")) as server:
+        options: Options = {"user": "u", "password": password, "reconnect_wait_max": 0.1}
+        async with jetspark.connect(server.url, **options, listener=recorder) as nc:
+            reconnecting = asyncio.create_task(nc.force_reconnect())
+            # Many refusals over more than the window, and no two of the same credentials.
+            await recorder.wait(ev.ReconnectFailed, 20)
+            assert not nc.is_closed
+            asked = 0
+            await recorder.wait(ev.Reconnected)
+            await asyncio.wait([reconnecting])

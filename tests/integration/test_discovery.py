@@ -55,6 +55,7 @@ async def test_force_reconnect_goes_to_another_server(cluster: Cluster) -> None:
         assert sorted(map(str, visited)) == sorted(cluster.urls)
 
 
+@pytest.mark.cluster
 async def test_clients_move_when_their_server_dies() -> None:
     recorder = Recorder()
     subject = unique("move")
@@ -76,6 +77,7 @@ async def test_clients_move_when_their_server_dies() -> None:
     assert names[:4] == ["Connected", "ServersDiscovered", "Disconnected", "Reconnected"]
 
 
+@pytest.mark.cluster
 async def test_lame_duck_is_announced_before_the_server_leaves() -> None:
     recorder = Recorder()
     with Cluster(2, config='lame_duck_grace_period: "3s"\nlame_duck_duration: "30s"') as cluster:
@@ -160,6 +162,7 @@ async def test_rubbish_on_the_wire_costs_the_link_and_not_the_connection(rubbish
     assert recorder.names("ReconnectFailed") == ["Connected", "Disconnected", "Reconnected", "Closed"]
 
 
+@pytest.mark.cluster
 async def test_gossiped_addresses_are_verified_by_the_name_of_the_cluster(tmp_path: Path) -> None:
     pki = PKI(tmp_path)
     files = pki.authority.issue("name-only", hosts=("localhost",))

@@ -189,6 +189,7 @@ async def test_a_callback_may_end_the_connection(server, how: str) -> None:
     assert events.of(CallbackFailed) == []
 
 
+@pytest.mark.slow
 async def test_draining_ten_thousand_subscriptions(server) -> None:
     base = unique("drain")
     nc = await jetspark.connect(server.url)
@@ -331,3 +332,70 @@ async def test_no_task_is_left_after_close(server) -> None:
     await nc.flush()
     await nc.close()
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["at once", "drained before"])
+async def test_drain_waits_for_a_loop_that_answers_what_has_arrived(server, before: bool) -> None:
+    subject, total, go = unique("drain"), 200, asyncio.Event()
+    nc = await jetspark.connect(server.url)
+    async with jetspark.connect(server.url) as other:
+        answers = await other.subscribe(f"{subject}.answer")
+        await other.flush()
+        sub = await nc.subscribe(subject)
+
+        async def serve() -> None:
+            async for msg in sub:
+                await go.wait()
+                await asyncio.sleep(0)
+                await msg.respond(msg.data)
+
+        serving = asyncio.create_task(serve())
+        for number in range(total):
+            await nc.publish(subject, b"%d" % number, reply=f"{subject}.answer")
+        await eventually(lambda: sub.pending_messages == total - 1)
+        if before:
+            await sub.drain()
+        draining = asyncio.create_task(nc.drain())
+        await eventually(lambda: nc.is_draining and sub.closed)
+        go.set()
+        await draining
+        assert serving.done()
+        await serving
+        assert [int((await answers.next()).data) for _ in range(total)] == list(range(total))
+
+
+async def test_a_loop_that_does_not_end_is_named(server) -> None:
+    subject, stuck = unique("drain"), asyncio.Event()
+    nc = await jetspark.connect(server.url, drain_timeout=0.1)
+    sub = await nc.subscribe(subject)
+
+    async def read() -> None:
+        async for _ in sub:
+            await stuck.wait()
+
+    reading = asyncio.create_task(read())
+    await publish_numbers(nc, subject, 1, 2)
+    await eventually(lambda: sub.pending_messages == 1)
+    with pytest.raises(DrainTimeout):
+        await nc.drain()
+    assert nc.is_closed
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def test_who_has_called_next_is_not_waited_for(server) -> None:
+    subject, stuck = unique("drain"), asyncio.Event()
+    nc = await jetspark.connect(server.url)
+    sub = await nc.subscribe(subject)
+
+    async def ask() -> None:
+        await sub.next()
+        await stuck.wait()
+
+    asking = asyncio.create_task(ask())
+    await publish_numbers(nc, subject, 1, 2)
+    await eventually(lambda: sub.delivered == 1)
+    async with asyncio.timeout(10):
+        await nc.drain()
+    stuck.set()
+    await asking

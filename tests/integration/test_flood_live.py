@@ -25,6 +25,8 @@ from jetspark.connection.flood import (
 if TYPE_CHECKING:
     from jetspark.server import Server
 
+pytestmark = pytest.mark.slow
+
 # Far more than the two ticks that it may take, however busy the machine is, and far less than for ever.
 SOON = 20.0
 FOR_EVER = 3600.0

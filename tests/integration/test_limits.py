@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 import jetspark
-from helpers import unique
+from helpers import eventually, unique
+from jetspark.connection import events as ev
 from jetspark.connection.events import Disconnected, PublishDropped, Reconnected, ServerError, SlowConsumer
-from jetspark.errors import InvalidArgument, MaxPayloadExceeded
+from jetspark.errors import ConnectionLost, ControlLineExceeded, InvalidArgument, MaxPayloadExceeded
 from recorder import Recorder
 
 
@@ -269,3 +270,65 @@ async def test_a_subscription_refused_for_its_length_leaves_no_task_behind(serve
         with pytest.raises(InvalidArgument):
             await nc.subscribe("x" * (4096 - len("SUB  1\r\n")), callback=print)
         assert nc._callback_tasks == set()
+
+
+SHORT_LINES = "max_control_line: 512"
+
+
+@pytest.mark.parametrize("queue", ["", "q" * 300])
+async def test_a_sub_line_that_the_server_can_not_take_ends_that_subscription_alone(
+    start_server, queue
+) -> None:
+    server = start_server(jetstream=False, config=SHORT_LINES)
+    recorder = Recorder()
+    async with jetspark.connect(server.url, listener=recorder) as nc:
+        other = await nc.subscribe("other")
+        # The server's limit is for what follows the verb: 512 bytes pass.
+        fits = await nc.subscribe("f" * 510)
+        await nc.flush()
+        poison = await nc.subscribe("p" * (602 - len(queue)), queue=queue)
+        heard: list[bytes] = []
+        second = await nc.subscribe("s" * 600, callback=lambda message: heard.append(message.data))
+        with pytest.raises(ControlLineExceeded) as caught:
+            await anext(poison)
+        await recorder.wait(ev.SubscriptionRefused, 2)
+        await recorder.wait(ev.Reconnected)
+        for sub in (other, fits):
+            await nc.publish(sub.subject, b"x")
+            assert (await sub.next()).data == b"x"
+        assert (caught.value.subject, caught.value.size) == (poison.subject, 602 + bool(queue) + 2)
+        assert "max_control_line" in str(caught.value)
+        assert second.closed
+        links = nc.stats.reconnects
+        await nc.force_reconnect()
+        await nc.flush()
+        assert nc.stats.reconnects == links + 1
+    refused = [event.subject for event in recorder.of(ev.SubscriptionRefused)]
+    assert refused == [poison.subject, second.subject]
+
+
+async def test_a_publish_line_that_the_server_can_not_take_costs_no_subscription(start_server) -> None:
+    server = start_server(jetstream=False, config=SHORT_LINES)
+    recorder = Recorder()
+    async with jetspark.connect(server.url, listener=recorder) as nc:
+        subs = [await nc.subscribe("s" * size) for size in (1, 400, 510)]
+        await nc.flush()
+        await nc.publish("p" * 600, b"x")
+        await recorder.wait(ev.Reconnected)
+        for sub in subs:
+            await nc.publish(sub.subject, b"x")
+            assert (await sub.next()).data == b"x"
+    assert recorder.of(ev.ServerError)[0].message == "maximum control line exceeded"
+    assert recorder.of(ev.SubscriptionRefused) == []
+
+
+async def test_an_inbox_that_the_server_can_not_take_is_told_to_the_request(start_server) -> None:
+    server = start_server(jetstream=False, config=SHORT_LINES)
+    async with jetspark.connect(server.url, inbox_prefix="i" * 600) as nc:
+        other = await nc.subscribe("other")
+        with pytest.raises((ControlLineExceeded, ConnectionLost)):
+            await nc.request("other", b"x", timeout=10)
+        await eventually(lambda: nc.is_connected)
+        await nc.publish("other", b"y")
+        while (await other.next()).data != b"y":
+            pass

@@ -1,16 +1,19 @@
-"""Logging: one logger a package, quiet by default, fields beside the text."""
+"""Logging: one logger a package, warnings by default, fields beside the text. See also test_visible.py."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jetspark
 from helpers import eventually, unique
 from jetspark import ConsumerConfig, StreamConfig
 from jetspark._log import fields, get_logger
+from jetspark.connection.events import PermissionViolation
+from jetspark.connection.listening import QUIET_SECONDS, Listening
 
 if TYPE_CHECKING:
     import pytest
@@ -32,13 +35,6 @@ asyncio.run(main())
 """
 
 
-def test_a_program_that_never_set_up_logging_sees_nothing(server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NOISY, server.url], capture_output=True, text=True, timeout=60
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
-
-
 def test_with_basic_config_the_same_program_is_heard(server) -> None:
     code = "import logging; logging.basicConfig(level=logging.INFO)\n" + NOISY
     done = subprocess.run(
@@ -46,7 +42,7 @@ def test_with_basic_config_the_same_program_is_heard(server) -> None:
     )
     assert "INFO:jetspark.connection:Connected(" in done.stderr
     assert "WARNING:jetspark.connection:SlowConsumer(" in done.stderr
-    assert "WARNING:jetspark.connection:CallbackFailed(" in done.stderr
+    assert "ERROR:asyncio:callback of the subscription to 'fails' raised" in done.stderr
 
 
 async def test_events_carry_their_fields(server, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,12 +82,12 @@ async def test_events_with_names_that_records_have_are_no_clash(
     assert "Permissions Violation" in record.nats_message
 
 
-async def test_a_failing_handler_is_a_warning_of_jetstream(server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_handler_is_an_error_of_the_loop(server, caplog: pytest.LogCaptureFixture) -> None:
     def fail(message: Any) -> None:
         raise LookupError("no such article")
 
     def failures() -> list[Any]:
-        return [r for r in caplog.records if getattr(r, "nats_error_type", "") == "HandlerFailed"]
+        return [r for r in caplog.records if r.exc_info]
 
     async with jetspark.connect(server.url) as nc:
         name = unique("LOG")
@@ -102,16 +98,42 @@ async def test_a_failing_handler_is_a_warning_of_jetstream(server, caplog: pytes
         async with consumer.consume(callback=fail):
             await eventually(failures)
     (record,) = failures()
-    assert (record.name, record.levelname) == ("jetspark.jetstream", "WARNING")
-    assert record.nats_source.endswith(f"{name}.worker")
+    assert (record.name, record.levelname) == ("asyncio", "ERROR")
+    said = f"callback of consumer 'worker' of stream {name!r} raised on a message of '{name}.1'"
+    assert record.getMessage() == said
     assert record.exc_info[0] is LookupError
 
 
-def test_loggers_have_one_null_handler_however_often_they_are_asked_for() -> None:
-    first, second = get_logger("connection"), get_logger("connection")
-    assert first is second
-    assert [type(handler) for handler in first.handlers] == [logging.NullHandler]
-    assert first.propagate
+def test_loggers_leave_handlers_and_levels_to_the_application() -> None:
+    logger = get_logger("connection")
+    assert (logger.name, logger.handlers, logger.level, logger.propagate) == (
+        "jetspark.connection",
+        [],
+        0,
+        True,
+    )
+
+
+async def test_a_flood_of_one_kind_is_a_warning_once(server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="jetspark.connection")
+    async with jetspark.connect(server.url) as nc:
+        clock = nc._loop.time()
+        nc._listening._loop = SimpleNamespace(time=lambda: clock)  # type: ignore[assignment]
+        for _ in range(3):
+            nc._emit(PermissionViolation("publish", "a", "no"))
+            nc._emit(PermissionViolation("publish", "b", "no"))
+        clock += QUIET_SECONDS
+        nc._emit(PermissionViolation("publish", "a", "no"))
+    records = [record for record in caplog.records if record.nats_event == "PermissionViolation"]  # type: ignore[attr-defined]
+    levels = {subject: [r.levelname for r in records if r.nats_subject == subject] for subject in "ab"}  # type: ignore[attr-defined]
+    assert levels == {"a": ["WARNING", "DEBUG", "DEBUG", "WARNING"], "b": ["WARNING", "DEBUG", "DEBUG"]}
+
+
+def test_a_flood_of_many_subjects_is_remembered_within_bounds() -> None:
+    listening = Listening(SimpleNamespace(listener=None, name=""), SimpleNamespace(time=lambda: 0.0))  # type: ignore[arg-type]
+    for number in range(5000):
+        listening.tell(PermissionViolation("publish", f"s.{number}", "no"))
+    assert len(listening._quiet_until) <= 1000
 
 
 def test_fields_are_prefixed_and_leave_out_what_is_not_there() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import jetspark
 import jetspark.blocking
-from helpers import eventually
+from helpers import FOREVER, PROMPT, eventually
 from jetspark.connection.events import PermissionViolation
 from jetspark.connection.server_errors import parse_violation
 from jetspark.errors import PermissionViolationError
@@ -102,11 +102,11 @@ async def test_a_refused_request_fails_at_once(guarded) -> None:
     async with connect(guarded) as nc:
         begin = time.monotonic()
         with pytest.raises(PermissionViolationError) as caught:
-            await nc.request("no.service", timeout=30)
+            await nc.request("no.service", timeout=FOREVER)
         assert (caught.value.operation, caught.value.subject) == ("publish", "no.service")
         with pytest.raises(PermissionViolationError):
-            await anext(nc.request_many("no.service", timeout=30))
-        assert time.monotonic() - begin < 10
+            await anext(nc.request_many("no.service", timeout=FOREVER))
+        assert time.monotonic() - begin < PROMPT
         assert await still_works(nc)
         await nc.flush()
         assert all(
@@ -118,10 +118,10 @@ def test_a_refused_blocking_request_fails_at_once(guarded) -> None:
     with jetspark.blocking.connect(guarded.url, user="limited", password="pw") as nc:
         begin = time.monotonic()
         with pytest.raises(PermissionViolationError):
-            nc.request("no.service", timeout=30)
+            nc.request("no.service", timeout=FOREVER)
         with pytest.raises(PermissionViolationError):
-            next(nc.request_many("no.service", timeout=30))
-        assert time.monotonic() - begin < 10
+            next(nc.request_many("no.service", timeout=FOREVER))
+        assert time.monotonic() - begin < PROMPT
 
 
 async def test_a_refused_request_does_not_hurt_others(guarded) -> None:
@@ -143,12 +143,12 @@ async def test_a_refused_inbox_fails_each_request_at_once(guarded) -> None:
         begin = time.monotonic()
         for _ in range(2):  # the second one must not wait on the dead inbox of the first
             with pytest.raises(PermissionViolationError) as caught:
-                await nc.request("ask", timeout=30)
+                await nc.request("ask", timeout=FOREVER)
             assert caught.value.operation == "subscribe"
             assert caught.value.subject.startswith("_INBOX.")
         with pytest.raises(PermissionViolationError):
-            await anext(nc.request_many("ask", timeout=30))
-        assert time.monotonic() - begin < 10
+            await anext(nc.request_many("ask", timeout=FOREVER))
+        assert time.monotonic() - begin < PROMPT
     async with connect(guarded, "boxless", inbox_prefix="box") as nc, connect(guarded, "free") as service:
         await service.subscribe("ask", callback=lambda msg: msg.respond(b"fine"))
         await service.flush()

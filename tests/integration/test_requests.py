@@ -8,7 +8,7 @@ import time
 import pytest
 
 import jetspark
-from helpers import eventually, unique
+from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark.errors import ConnectionClosed, ConnectionLost, NoRespondersError, RequestTimeout
 from monitoring import subscriptions
 
@@ -71,12 +71,12 @@ async def test_no_responders_is_told_at_once(server) -> None:
     async with jetspark.connect(server.url) as nc:
         begin = time.monotonic()
         with pytest.raises(NoRespondersError) as caught:
-            await nc.request(subject, timeout=30)
-        assert time.monotonic() - begin < 5
+            await nc.request(subject, timeout=FOREVER)
+        assert time.monotonic() - begin < PROMPT
         assert caught.value.subject == subject
         with pytest.raises(NoRespondersError):
-            await anext(nc.request_many(subject, timeout=30))
-        assert time.monotonic() - begin < 5
+            await anext(nc.request_many(subject, timeout=FOREVER))
+        assert time.monotonic() - begin < PROMPT
 
 
 async def test_a_responder_that_answers_503_with_a_body_is_no_absence(server) -> None:
@@ -203,8 +203,8 @@ async def test_many_answers_until_they_stall(server) -> None:
     async with jetspark.connect(server.url) as nc:
         await answer_many(nc, subject, b"1", b"2")
         begin = time.monotonic()
-        assert [a.data async for a in nc.request_many(subject, timeout=30, stall=0.5)] == [b"1", b"2"]
-        assert time.monotonic() - begin < 10
+        assert [a.data async for a in nc.request_many(subject, timeout=FOREVER, stall=0.5)] == [b"1", b"2"]
+        assert time.monotonic() - begin < PROMPT
 
 
 async def test_the_stall_counts_from_the_first_answer_on(server) -> None:

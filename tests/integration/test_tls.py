@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import ssl
 import time
@@ -12,14 +11,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
+from catchers import PlainServer, TLSServer, info
+from fault_proxy import FaultProxy
+from helpers import eventually
 from jetspark.connection import events as ev
-from jetspark.errors import InvalidArgument, JetsparkError, NoServersAvailable, ProtocolError, TLSError
+from jetspark.connection.options import ConnectOptions
+from jetspark.errors import (
+    AuthorizationError,
+    InvalidArgument,
+    JetsparkError,
+    NoServersAvailable,
+    ProtocolError,
+    TLSError,
+)
 from jetspark.server import Server, ServerTLS
 from pki import PKI, CertFiles
 from recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
 CANARY = "canary-credential"
 
@@ -178,38 +188,6 @@ def test_tls_options_and_plain_websocket_contradict_each_other(pki: PKI) -> None
         jetspark.connect("nats://127.0.0.1:1", tls=False, tls_hostname="a")
 
 
-class PlainServer:
-    """Sends what it is told to, then counts every byte that clients send to it."""
-
-    def __init__(self, greeting: bytes) -> None:
-        self.greeting = greeting
-        self.received = b""
-        self.clients = 0
-        self.gone = asyncio.Event()
-        self.url = ""
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.clients += 1
-        writer.write(self.greeting)
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65_536):
-                self.received += data
-        writer.close()
-        self.gone.set()
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[PlainServer]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server:
-            yield self
-
-
-def info(**fields: Any) -> bytes:
-    text = {"server_id": "FAKE", "version": "2.15.1", "max_payload": 1_000_000, "headers": True, "nonce": "n"}
-    return b"INFO " + json.dumps({**text, **fields}).encode() + b"\r\n"
-
-
 CREDENTIALS: dict[str, dict[str, Any]] = {
     "token": {"token": CANARY},
     "password": {"user": CANARY, "password": CANARY},
@@ -267,3 +245,132 @@ async def test_a_server_that_is_none(pki: PKI) -> None:
             await jetspark.connect(fake.url, token=CANARY)
         await asyncio.wait_for(fake.gone.wait(), 20)
         assert fake.received == b""
+
+
+# What comes before TLS, and what comes after it
+
+
+def rewritten(**lies: Any) -> Callable[[bytes], bytes]:
+    """A man in the middle's hand at the plain INFO."""
+    return lambda line: b"INFO " + json.dumps({**json.loads(line[5:]), **lies}).encode() + b"\r\n"
+
+
+LIES: dict[str, Any] = {
+    "connect_urls": ["localhost:4222", "192.0.2.1:4222"],
+    "ws_connect_urls": ["localhost:4222"],
+    "headers": False,
+    "max_payload": 1,
+    "ldm": True,
+    "jetstream": True,
+    "version": "1.0.0",
+    "server_name": "liar",
+    "server_id": "liar",
+    "cluster": "liar",
+    "domain": "liar",
+    "client_id": 12345678,
+    "client_ip": "192.0.2.1",
+    "proto": 0,
+    "auth_required": True,
+    "xkey": "liar",
+}
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_nothing_of_the_plain_info_is_believed(good: Server, pki: PKI, scheme: str) -> None:
+    recorder = Recorder()
+    async with FaultProxy(good) as proxy:
+        proxy.rewrite = rewritten(**LIES)
+        url = proxy.url.replace("nats://", f"{scheme}://")
+        async with jetspark.connect(url, tls_ca=pki.ca, listener=recorder) as nc:
+            for _ in range(2):
+                told = nc.server_info
+                assert (nc.servers, nc.discovered_servers) == ([url], [])
+                assert {name for name in LIES if getattr(told, name) == LIES[name]} <= {"auth_required"}
+                assert (told.server_name, nc.max_payload) == (good.name, 1_048_576)
+                # Headers work in both directions: the server was not made to strip them.
+                sub = await nc.subscribe("h")
+                await nc.publish("h", b"x" * 1000, headers={"A": "b"})
+                assert (await sub.next()).headers["A"] == "b"
+                await nc.force_reconnect()
+    assert set(recorder.names()) == {"Connected", "Disconnected", "Reconnected", "Closed"}
+
+
+async def test_a_server_that_sends_no_info_over_tls_works_without_discovery(pki: PKI) -> None:
+    # As those before 2.12 do; none of the tests' own.
+    plain = {"connect_urls": ["localhost:4222"], "max_payload": 2_000_000, "headers": False}
+    async with (
+        TLSServer(pki.server, **plain).running() as server,
+        jetspark.connect(server.url, tls_ca=pki.ca, token=CANARY) as nc,
+    ):
+        assert (nc.servers, nc.max_payload) == ([server.url], 2_000_000)
+        assert (nc.server_info.headers, nc.server_info.version) == (True, "")
+        connect = json.loads(server.received.split(b"\r\n")[0].removeprefix(b"CONNECT "))
+        assert (connect["headers"], connect["no_responders"], connect["tls_required"]) == (True, True, True)
+
+
+async def test_what_the_info_over_tls_announces_is_believed(pki: PKI) -> None:
+    after = info(connect_urls=["127.0.0.1:1", "127.0.0.1:2"], max_payload=3_000_000)
+    async with (
+        TLSServer(pki.server, after=after, connect_urls=["192.0.2.1:1"]).running() as server,
+        jetspark.connect(server.url, tls_ca=pki.ca) as nc,
+    ):
+        assert sorted(nc.discovered_servers) == ["tls://127.0.0.1:1", "tls://127.0.0.1:2"]
+        assert nc.max_payload == 3_000_000
+
+
+@pytest.mark.parametrize("kind", CREDENTIALS)
+async def test_tls_once_used_is_demanded_after_a_cut(good: Server, pki: PKI, kind: str) -> None:
+    recorder = Recorder()
+    context = ssl.create_default_context(cafile=str(pki.ca))
+    with pytest.MonkeyPatch.context() as patch:
+        # A nats:// URL without a TLS option, so that only the server asks for TLS.
+        patch.setattr(ConnectOptions, "ssl_context", lambda self: context)
+        async with FaultProxy(good) as proxy, PlainServer(info()).running() as thief:
+            other = thief.url.replace("tls://", "nats://")
+            servers = [proxy.url, other]
+            options = {"randomize": False, "listener": recorder, "reconnect_wait_max": 0.1}
+            async with jetspark.connect(servers, **CREDENTIALS[kind], **options) as nc:
+                sub = await nc.subscribe("x")
+                proxy.target = thief
+                proxy.cut()
+                await recorder.wait(ev.ReconnectFailed, 6)
+                proxy.target = good
+                await recorder.wait(ev.Reconnected)
+                await nc.publish("x", b"safe")
+                assert (await sub.next()).data == b"safe"
+            assert thief.clients >= 6
+            assert thief.received == b""
+    for event in recorder.of(ev.ReconnectFailed):
+        assert isinstance(event.error, TLSError)
+        assert "has used TLS before: enable tls in all servers" in str(event.error)
+
+
+async def test_tls_that_came_up_at_a_server_that_refuses_is_demanded_of_the_next(pki: PKI) -> None:
+    tls = ServerTLS(cert=pki.server.cert, key=pki.server.key)
+    with (
+        Server(jetstream=False, token="another", tls=tls) as refusing,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(ConnectOptions, "ssl_context", lambda self: own_context(pki))
+        async with PlainServer(info()).running() as thief:
+            servers = [url.replace("tls://", "nats://") for url in (refusing.url, thief.url)]
+            with pytest.raises(AuthorizationError):
+                await jetspark.connect(servers, token=CANARY, randomize=False)
+            await asyncio.wait_for(thief.gone.wait(), 20)
+            assert (thief.clients, thief.received) == (1, b"")
+
+
+async def test_a_plain_websocket_gets_nothing_after_tls_was_used(good: Server, pki: PKI) -> None:
+    recorder = Recorder()
+    context = ssl.create_default_context(cafile=str(pki.ca))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConnectOptions, "ssl_context", lambda self: context)
+        async with PlainServer(b"").running() as thief:
+            servers = [good.ws_url, thief.url.replace("tls://", "ws://")]
+            options: dict[str, Any] = {"randomize": False, "listener": recorder, "ws_headers": {"X": CANARY}}
+            async with jetspark.connect(servers, **options) as nc:
+                assert str(nc.connected_url).startswith("wss://")
+                await nc.force_reconnect()
+                await eventually(lambda: nc.is_connected)
+            assert (thief.clients, thief.received) == (0, b"")
+    assert "give wss:// URLs only" in str(recorder.of(ev.ReconnectFailed)[0].error)

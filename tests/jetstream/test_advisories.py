@@ -209,6 +209,7 @@ async def test_leaders(cluster: Cluster) -> None:
         await stream.delete()
 
 
+@pytest.mark.slow
 async def test_a_lost_majority(own_cluster: Cluster) -> None:
     """Takes as long as the server needs to be sure: about 20 s."""
     async with jetspark.connect(own_cluster.urls) as nc:
@@ -542,7 +543,7 @@ def test_blocking(server: Server, how: str) -> None:
         dead = js.create_stream(StreamConfig(name=unique(), subjects=[f"dead.{name}"]))
         consumer = stream.create_consumer(ConsumerConfig(durable_name="worker"))
         js.publish(f"{name}.a", b"x")
-        read: Callable[[Any], Any] = next if how == "iterate" else lambda source: source.next(timeout=5)
+        read: Callable[[Any], Any] = next if how == "iterate" else lambda source: source.next(timeout=20)
         with js.advisories(name, kinds=[TerminatedAdvisory]) as advisories, js.dead_letters(name) as letters:
             message = consumer.next(expires=5)
             assert message is not None
@@ -559,3 +560,21 @@ def test_blocking(server: Server, how: str) -> None:
         assert advisories.closed
         assert list(advisories) == []
         assert list(letters) == []
+
+
+async def test_a_defect_in_reading_one_ends_the_feed_and_is_seen(
+    js: jetspark.JetStream, nc: jetspark.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(data: bytes) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr("jetspark.jetstream.advisory_feed.decode_advisory", broken)
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+    stream = await make(js)
+    async with js.advisories(stream.name) as advisories:
+        await nc.publish(f"$JS.EVENT.ADVISORY.STREAM.CREATED.{stream.name}", b"{}")
+        with pytest.raises(ProtocolError, match="LookupError"):
+            await advisories.next(timeout=60)
+    (context,) = said
+    assert isinstance(context["exception"], LookupError)

@@ -407,7 +407,7 @@ async def test_no_permission_names_the_subject_at_once(start_server: StartServer
         config="""authorization { users: [
             { user: u, password: x, permissions: { publish: { deny: "$JS.API.STREAM.DELETE.>" } } } ] }"""
     )
-    async with jetspark.connect(server.url, user="u", password="x") as nc, asyncio.timeout(10):
+    async with jetspark.connect(server.url, user="u", password="x") as nc, asyncio.timeout(20):
         js = nc.jetstream(timeout=60)
         stream = await js.create_stream(StreamConfig(name="S", subjects=["s"], storage=StorageType.MEMORY))
         with pytest.raises(PermissionViolationError, match=r"\$JS\.API\.STREAM\.DELETE\.S"):
@@ -420,7 +420,7 @@ async def test_an_inbox_without_permission_is_named_each_time(start_server: Star
         config="""authorization { users: [
             { user: u, password: x, permissions: { subscribe: { deny: "_INBOX.>" } } } ] }"""
     )
-    async with jetspark.connect(server.url, user="u", password="x") as nc, asyncio.timeout(10):
+    async with jetspark.connect(server.url, user="u", password="x") as nc, asyncio.timeout(20):
         js = nc.jetstream(timeout=60)
         for _ in range(2):
             with pytest.raises(PermissionViolationError, match="_INBOX"):

@@ -156,6 +156,7 @@ async def test_leaving_by_an_exception_keeps_what_was_sent(js: JetStream) -> Non
         assert ingest._flow.flow > 1
 
 
+@pytest.mark.slow
 async def test_an_idle_batch_lives_on(js: JetStream) -> None:
     stream = await make(js)
     async with js.fast_ingest(ping_interval=0.5) as ingest:
@@ -312,6 +313,7 @@ async def test_a_subject_of_another_stream(js: JetStream) -> None:
     assert await numbers(other) == []
 
 
+@pytest.mark.slow
 async def test_a_deleted_stream(js: JetStream) -> None:
     stream = await make(js)
     ingest = await js.fast_ingest(ping_interval=0.2, ack_timeout=4).__aenter__()
@@ -466,6 +468,7 @@ async def test_lost_messages_end_a_batch_without_gaps(server: Server) -> None:
         assert stored == list(range(1, len(stored) + 1))
 
 
+@pytest.mark.slow
 async def test_lost_messages_are_reported_by_a_batch_with_gaps(server: Server) -> None:
     async with LossyProxy(server) as proxy, jetspark.connect(proxy.url, reconnect_wait=0.01) as nc:
         js = nc.jetstream()

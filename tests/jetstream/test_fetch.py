@@ -10,7 +10,7 @@ import pytest
 
 import jetspark
 from consuming import PullSpy, durable, fill, has_pull, make, make_filled, numbers
-from helpers import Stalls, eventually
+from helpers import FOREVER, PROMPT, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument, PermissionViolationError
 from jetspark.jetstream.consume_errors import (
@@ -19,6 +19,7 @@ from jetspark.jetstream.consume_errors import (
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,
+    MessageTooLarge,
     NoConsumerResponders,
     PushConsumerError,
 )
@@ -28,6 +29,7 @@ from monitoring import subscriptions
 if TYPE_CHECKING:
     from conftest import StartServer
     from jetspark import Consumer
+    from jetspark.jetstream.pull_flow import PullFlow
     from jetspark.server import Server
 
 
@@ -49,15 +51,18 @@ async def test_one_by_one(js: jetspark.JetStream) -> None:
     assert got == [0, 1, 2, 3, 4]
 
 
-async def test_what_came_until_expires(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 3)
-    began = time.monotonic()
-    async with Stalls() as stalls:
-        batch = await consumer.fetch(10, expires=0.5)
-    # The server's word: our own deadline would be a second later.
-    assert 0.45 < time.monotonic() - began < 1.4 + stalls.seconds
-    assert numbers(batch) == [0, 1, 2]
-    assert batch.error is None
+async def test_what_came_until_expires(js: jetspark.JetStream, gave_up: list[PullFlow]) -> None:
+    for expires in (0.5, 50):  # the short one is enough unless the server can't run for a second
+        _, consumer = await make_filled(js, 3)
+        gave_up.clear()
+        began = time.monotonic()
+        batch = await consumer.fetch(10, expires=expires)
+        assert time.monotonic() - began > 0.9 * expires
+        assert numbers(batch) == [0, 1, 2]
+        assert batch.error is None
+        if not gave_up:
+            break
+    assert gave_up == [], "the server's word comes before our own deadline"
 
 
 async def test_nothing_is_an_empty_batch(js: jetspark.JetStream) -> None:
@@ -99,27 +104,28 @@ async def test_bytes_that_come_out_even(js: jetspark.JetStream) -> None:
     (first,) = await consumer.fetch(1)
     size = message_size(first)
     began = time.monotonic()
-    batch = await consumer.fetch_bytes(4 * size, expires=20)
+    batch = await consumer.fetch_bytes(4 * size, expires=FOREVER)
     assert numbers(batch) == [1, 2, 3, 4]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
 
 
 async def test_the_last_message_does_not_fit_the_bytes(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 9, size=100)
     (first,) = await consumer.fetch(1)
     began = time.monotonic()
-    batch = await consumer.fetch_bytes(4 * message_size(first) - 1, expires=20)
+    batch = await consumer.fetch_bytes(4 * message_size(first) - 1, expires=FOREVER)
     assert numbers(batch) == [1, 2, 3]
     assert batch.error is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
     assert numbers(await consumer.fetch(1)) == [4]
 
 
 async def test_a_single_message_larger_than_max_bytes(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, size=1000)
     began = time.monotonic()
-    assert await consumer.fetch_bytes(200, expires=20) == []
-    assert time.monotonic() - began < 10
+    with pytest.raises(MessageTooLarge):
+        await consumer.fetch_bytes(200, expires=FOREVER)
+    assert time.monotonic() - began < PROMPT
     assert numbers(await consumer.fetch(1)) == [0]
 
 
@@ -135,9 +141,9 @@ async def test_with_both_limits_the_first_one_reached_ends_it(
     _, consumer = await make_filled(js, 20, size=100)
     (first,) = await consumer.fetch(1)
     began = time.monotonic()
-    batch = await consumer.fetch(max_messages, max_bytes=4 * message_size(first) + 50, expires=20)
+    batch = await consumer.fetch(max_messages, max_bytes=4 * message_size(first) + 50, expires=FOREVER)
     assert numbers(batch) == list(range(1, 1 + count))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
 
 
 async def test_the_size_of_a_message_is_the_servers(js: jetspark.JetStream) -> None:
@@ -162,22 +168,20 @@ async def knows_of(consumer: Consumer, count: int) -> bool:
 
 async def test_no_wait_takes_what_is_there(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 3)
-    began = time.monotonic()
     assert numbers(await consumer.fetch_no_wait(10)) == [0, 1, 2]
     assert await consumer.fetch_no_wait(10) == []
     await fill(js, stream, 5, start=3)
     # A consumer hears of a message a moment after its ack.
     await eventually(lambda: knows_of(consumer, 5))
     assert numbers(await consumer.fetch(2, no_wait=True)) == [3, 4]
-    assert time.monotonic() - began < 10
 
 
 async def test_no_wait_with_expires_waits_for_a_first_message_only(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 3)
     began = time.monotonic()
-    assert numbers(await consumer.fetch(10, no_wait=True, expires=20)) == [0, 1, 2]
-    assert time.monotonic() - began < 10
-    waiting = asyncio.ensure_future(consumer.fetch(1, no_wait=True, expires=20)._collect())
+    assert numbers(await consumer.fetch(10, no_wait=True, expires=FOREVER)) == [0, 1, 2]
+    assert time.monotonic() - began < PROMPT
+    waiting = asyncio.ensure_future(consumer.fetch(1, no_wait=True, expires=FOREVER)._collect())
     await eventually(lambda: has_pull(consumer))
     await fill(js, stream, 1, start=3)
     assert numbers(await waiting) == [3]
@@ -319,12 +323,12 @@ async def test_a_consumer_that_does_not_exist(js: jetspark.JetStream) -> None:
     await consumer.delete()
     began = time.monotonic()
     with pytest.raises(NoConsumerResponders):
-        await consumer.fetch(1)
+        await consumer.fetch(1, expires=FOREVER)
     with pytest.raises(NoConsumerResponders):
-        await consumer.fetch_bytes(100)
+        await consumer.fetch_bytes(100, expires=FOREVER)
     with pytest.raises(NoConsumerResponders):
         await consumer.fetch_no_wait(1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
 
 
 @pytest.mark.parametrize(
@@ -379,8 +383,8 @@ async def test_a_missing_permission_is_an_error_at_once(start_server: StartServe
         consumer = await poor.jetstream().get_consumer(stream.name, "worker")
         began = time.monotonic()
         with pytest.raises(PermissionViolationError, match=r"CONSUMER\.MSG\.NEXT"):
-            await consumer.fetch(1, expires=20)
-        async with consumer.consume() as messages:
+            await consumer.fetch(1, expires=FOREVER)
+        async with consumer.consume(expires=FOREVER) as messages:
             with pytest.raises(PermissionViolationError):
                 await anext(messages)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < PROMPT

@@ -57,6 +57,7 @@ async def test_all_streams_are_listed(js: jetspark.JetStream) -> None:
     assert (await js.account_info()).streams == STREAMS
 
 
+@pytest.mark.slow
 async def test_all_consumers_are_listed(js: jetspark.JetStream) -> None:
     await clear(js)
     # Left to itself, a 2.15 server stops at 1,000 consumers a stream.
@@ -72,6 +73,7 @@ async def test_all_consumers_are_listed(js: jetspark.JetStream) -> None:
     assert (await stream.info()).state.consumer_count == CONSUMERS
 
 
+@pytest.mark.slow
 async def test_all_subjects_are_counted(js: jetspark.JetStream) -> None:
     await clear(js)
     stream = await js.create_stream(StreamConfig(name="N", subjects=["n.*"], storage=StorageType.MEMORY))
@@ -87,6 +89,7 @@ async def test_all_subjects_are_counted(js: jetspark.JetStream) -> None:
     assert stream.cached_info.state.subjects is None
 
 
+@pytest.mark.slow
 async def test_nothing_is_an_empty_list(js: jetspark.JetStream) -> None:
     await clear(js)
     assert [name async for name in js.stream_names()] == []

@@ -92,7 +92,7 @@ async def test_callback(js: jetspark.JetStream, concurrency: int) -> None:
             await fill(js, stream, 50)
 
     async with consumer.consume(callback=handle, concurrency=concurrency, stop_after=100) as consuming:
-        await asyncio.wait_for(consuming.wait(), 15)
+        await asyncio.wait_for(consuming.wait(), 20)
     assert got == span(1, 100)
 
 
@@ -182,7 +182,7 @@ async def test_stop_after_counts_across_resets(js: jetspark.JetStream) -> None:
     await pull_waits(consumer)
     await js.delete_consumer(stream.name, consumer.name)
     await fill(js, stream, 30)
-    await asyncio.wait_for(reader.task, 15)
+    await asyncio.wait_for(reader.task, 20)
     assert reader.got == span(1, 25)
     assert seqs(await consumer.fetch(15)) == span(26, 40)
 
@@ -194,7 +194,7 @@ async def test_stop_while_it_is_made_anew(js: jetspark.JetStream) -> None:
     await stream.create_consumer(ConsumerConfig(durable_name="squatter"))
     reader = Reader(consumer)
     await eventually(lambda: reader.warnings)
-    await asyncio.wait_for(reader.stop(), 5)
+    await asyncio.wait_for(reader.stop(), 20)
     assert reader.got == []
     assert await names(stream) == ["squatter"]
 

@@ -62,6 +62,7 @@ async def test_the_heartbeat_tells_when_the_last_messages_were_lost(
         await reader.stop()
 
 
+@pytest.mark.slow
 async def test_missed_heartbeats_reset(server: Server, js: jetspark.JetStream) -> None:
     stream = await make(js)
     async with LossyProxy(server) as proxy, jetspark.connect(proxy.url) as nc:

@@ -138,6 +138,7 @@ async def test_options_that_can_not_work(js: jetspark.JetStream, options: dict[s
 # --- pinned client -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_client_is_pinned_and_the_other_takes_over_when_it_is_gone(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 100, **pinned(3))
     first = await Reader.of(js, consumer, max_messages=10)
@@ -256,6 +257,7 @@ async def test_the_lowest_number_is_served_and_the_next_one_takes_over(js: jetsp
     assert second.got == list(range(10, 20))
 
 
+@pytest.mark.slow
 async def test_prioritized_fetches(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 0, **PRIORITIZED)
     later = asyncio.ensure_future(consumer.fetch(3, group="A", priority=5, expires=3)._collect())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -170,6 +171,7 @@ class TestExpect:
 
 
 class TestTTL:
+    @pytest.mark.slow
     async def test_the_message_expires(self, js: jetspark.JetStream) -> None:
         stream = await make(js, allow_msg_ttl=True)
         await js.publish(f"{stream.name}.a", ttl=3)
@@ -257,7 +259,7 @@ class TestRefused:
         async with jetspark.connect(server.url, user="u", password="x") as nc:
             js = nc.jetstream(timeout=30)
             await js.create_stream(StreamConfig(name="T", subjects=["T.>"], storage=StorageType.MEMORY))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 with pytest.raises(PermissionViolationError, match=r"T\.secret"):
                     await js.publish("T.secret")
             assert (await js.publish("T.open")).seq == 1
@@ -386,3 +388,25 @@ async def test_many_at_once(js: jetspark.JetStream) -> None:
 
 async def _count(stream: Stream, messages: int) -> bool:
     return (await stream.info()).state.messages == messages
+
+
+class Subjects(str, Enum):  # noqa: UP042  # the way to write it that many programs have
+    """An f-string writes its members as ``Subjects.ORDERS``."""
+
+    ORDERS = "enums.orders"
+
+
+async def test_a_subject_may_be_a_member_of_an_enum_of_strings(js: jetspark.JetStream) -> None:
+    stream = await js.create_stream(
+        StreamConfig(name=unique(), subjects=["enums.*"], storage=StorageType.MEMORY, allow_direct=True)
+    )
+    await js.publish(Subjects.ORDERS, b"1")
+    await js.publish("enums.orders", b"2")  # to the same subject, though its command was made before
+    async with js.publisher() as publisher:
+        await publisher.publish(Subjects.ORDERS, b"3")
+    assert (await stream.get_msg(last_by_subject=Subjects.ORDERS)).data == b"3"
+    consumer = await stream.create_consumer(
+        jetspark.ConsumerConfig(filter_subject=Subjects.ORDERS, ack_policy=jetspark.AckPolicy.NONE)
+    )
+    messages = [(message.subject, message.data) for message in await consumer.fetch(3)]
+    assert messages == [("enums.orders", b"%d" % number) for number in (1, 2, 3)]

@@ -21,6 +21,7 @@ async def stream(js):
     return await js.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]))
 
 
+@pytest.mark.slow
 async def test_all_are_stored_in_order_and_acked_together(js, stream):
     messages = [Publishing(f"{stream.name}.{n % 3}", b"%d" % n, msg_id=f"id-{n}") for n in range(5000)]
     async with js.publisher(window=700) as publisher:
@@ -112,6 +113,7 @@ def columns(name: str, count: int, *, subjects: int = 3, expect: Expect | None =
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subjects", [1, 3])
 async def test_columns_are_stored_as_lists_are(js, stream, subjects):
     given = columns(stream.name, 5000, subjects=subjects, expect=Expect(stream=stream.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,16 @@ import pytest
 
 import jetspark
 from helpers import eventually, unique
-from jetspark import Expect, PubAck, PublisherStats, PublishFailed, StorageType, Stream, StreamConfig
+from jetspark import (
+    Expect,
+    PubAck,
+    PublisherFull,
+    PublisherStats,
+    PublishFailed,
+    StorageType,
+    Stream,
+    StreamConfig,
+)
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -165,6 +175,87 @@ async def test_waiting_for_room_can_be_cancelled(own_server: Server) -> None:
         assert publisher.stats == PublisherStats(published=2, acked=2)
 
 
+async def test_a_publish_that_is_cancelled_before_it_begins_sends_nothing(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    async with js.publisher() as publisher:
+        await publisher.publish(f"{stream.name}.a")
+        await publisher.publish(f"{stream.name}.a")
+        task = asyncio.create_task(publisher.publish(f"{stream.name}.a"))
+        task.cancel()
+        await asyncio.wait([task])
+        publisher.publish(f"{stream.name}.a").close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(publisher.publish(f"{stream.name}.a"), 0)
+        assert inspect.iscoroutinefunction(publisher.publish)
+        assert "msg_id" in inspect.signature(publisher.publish).parameters
+    assert publisher.stats == PublisherStats(published=2, acked=2)
+    assert (await stream.info()).state.messages == 2
+
+
+async def test_a_window_of_any_size(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    async with js.publisher(window=2**63) as publisher:
+        assert (await (await publisher.publish(f"{stream.name}.a"))).seq == 1
+
+
+class TestNoWait:
+    async def test_returns_the_future_at_once(self, js: jetspark.JetStream) -> None:
+        stream = await make(js, allow_msg_ttl=True)
+        subject = f"{stream.name}.a"
+        async with js.publisher() as publisher:
+            futures = [publisher.publish_nowait(subject, b"%d" % number) for number in range(1000)]
+            futures.append(publisher.publish_nowait(subject, msg_id="x", headers={"A": "b"}, ttl=60))
+            assert publisher.pending == 1001
+            assert [(await future).seq for future in futures] == list(range(1, 1002))
+        assert (await stream.get_msg(1001)).headers["Nats-Msg-Id"] == "x"
+
+    async def test_a_full_window_is_an_error(self, js: jetspark.JetStream) -> None:
+        stream = await make(js)
+        async with js.publisher(window=3) as publisher:
+            futures = [publisher.publish_nowait(f"{stream.name}.a") for _ in range(3)]
+            with pytest.raises(PublisherFull, match="window=3") as caught:
+                publisher.publish_nowait(f"{stream.name}.a")
+            assert (caught.value.pending, caught.value.window) == (3, 3)
+            await futures[0]
+            assert (await publisher.publish_nowait(f"{stream.name}.a")).seq == 4
+        assert publisher.stats == PublisherStats(published=4, acked=4)
+
+    async def test_large_messages_fill_it_by_their_bytes(self, own_server: Server) -> None:
+        async with jetspark.connect(own_server.url) as nc:
+            js = nc.jetstream(timeout=20)
+            stream = await make(js)
+            async with js.publisher() as publisher:
+                for _ in range(34):
+                    publisher.publish_nowait(f"{stream.name}.a", bytes(1_000_000))
+                with pytest.raises(PublisherFull, match="34 messages"):
+                    publisher.publish_nowait(f"{stream.name}.a", bytes(1_000_000))
+
+    async def test_a_full_buffer_while_disconnected_is_an_error(self, own_server: Server) -> None:
+        async with jetspark.connect(own_server.url, reconnect_buffer_size=10_000, reconnect_wait=0.05) as nc:
+            js = nc.jetstream(timeout=20)
+            stream = await make(js, storage=StorageType.FILE)
+            async with js.publisher() as publisher:
+                own_server.kill()
+                await eventually(lambda: not nc.is_connected)
+                kept = [publisher.publish_nowait(f"{stream.name}.a", bytes(1000)) for _ in range(10)]
+                with pytest.raises(OutboundBufferFull):
+                    publisher.publish_nowait(f"{stream.name}.a", bytes(1000))
+                own_server.restart()
+                assert [(await future).seq for future in kept] == list(range(1, 11))
+            assert publisher.stats == PublisherStats(published=10, acked=10)
+
+    async def test_must_be_open_and_checks_as_publish_does(self, js: jetspark.JetStream) -> None:
+        publisher = js.publisher()
+        with pytest.raises(ConnectionClosed, match="async with"):
+            publisher.publish_nowait("a")
+        async with publisher:
+            with pytest.raises(InvalidArgument, match="subject"):
+                publisher.publish_nowait("a b")
+            with pytest.raises(InvalidArgument, match="msg_id"):
+                publisher.publish_nowait("a", msg_id="")
+        assert publisher.stats == PublisherStats()
+
+
 class TestFailures:
     async def test_a_refused_message_fails_its_own_future_only(self, js: jetspark.JetStream) -> None:
         stream = await make(js)
@@ -214,6 +305,21 @@ class TestFailures:
             with pytest.raises(PublishFailed):
                 await publisher.flush()
 
+    async def test_messages_kept_for_a_reconnect_that_does_not_come_say_that_they_were_not_sent(
+        self, own_server: Server
+    ) -> None:
+        async with (
+            jetspark.connect(own_server.url) as nc,
+            nc.jetstream().publisher(ack_timeout=0.4) as publisher,
+        ):
+            own_server.kill()
+            await eventually(lambda: not nc.is_connected)
+            future = await publisher.publish("a")
+            with pytest.raises(RequestTimeout, match="was not sent"):
+                await future
+            with pytest.raises(PublishFailed):
+                await publisher.flush()
+
     async def test_no_permission_is_told_at_once(self, start_server: Any) -> None:
         server = start_server(
             config="""authorization { users: [
@@ -242,7 +348,7 @@ class TestFailures:
             nc.jetstream().publisher() as publisher,
         ):
             future = await publisher.publish("a")
-            with pytest.raises(PermissionViolationError, match="_INBOX"):
+            with pytest.raises(RequestTimeout, match=r"may be stored: not permitted to subscribe '_INBOX"):
                 await future
             with pytest.raises(PublishFailed):
                 await publisher.flush()
@@ -543,15 +649,45 @@ class TestRetry:
                 small = await publisher.publish(f"{stream.name}.a", b"x", msg_id="2")
                 server.kill()
                 await eventually(lambda: not nc.is_connected)
+                unsent = await publisher.publish(f"{stream.name}.a", b"x" * 5000, msg_id="3")
                 server._config = "max_payload: 1000"
                 server.restart()
-                with pytest.raises(MaxPayloadExceeded):
+                with pytest.raises(RequestTimeout, match=r"may be stored.*max_payload of 1000"):
                     await large
+                with pytest.raises(MaxPayloadExceeded):
+                    await unsent
                 assert (await small).stream == stream.name
                 with pytest.raises(PublishFailed):
                     await publisher.flush()
 
 
+async def test_a_publish_that_is_cancelled_while_the_server_reads_nothing_is_not_sent(
+    own_server: Server,
+) -> None:
+    async with jetspark.connect(own_server.url, write_buffer_size=65_536) as nc:
+        js = nc.jetstream()
+        stream = await make(js)
+        async with js.publisher() as publisher:
+            own_server.suspend()
+            try:
+                futures = []
+                while True:
+                    task = asyncio.create_task(publisher.publish(f"{stream.name}.a", b"x" * 10_000))
+                    await eventually(lambda task=task: task.done() or nc._write_waiters)
+                    if not task.done():
+                        break
+                    futures.append(task.result())
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            finally:
+                own_server.resume()
+            await publisher.flush()
+            assert publisher.stats.published == len(futures)
+        assert (await stream.info()).state.messages == len(futures)
+
+
+@pytest.mark.slow
 async def test_nothing_stays_of_a_message_that_was_acked(js: jetspark.JetStream) -> None:
     stream = await make(js, max_msgs=1000)
     subject = f"{stream.name}.a"

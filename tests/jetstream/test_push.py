@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import pytest_asyncio
 
 import jetspark
 from consuming import fill, make, numbers
+from frame_proxy import FrameProxy
 from helpers import eventually, unique
 from jetspark import ConsumerConfig, PushSubscription
 from jetspark.errors import (
@@ -195,13 +198,15 @@ async def test_ack_none_makes_acks_no_ops(js: jetspark.JetStream) -> None:
 # --- heartbeats ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_heartbeats_keep_the_alarm_quiet_and_never_reach_the_user(
     js: jetspark.JetStream, nc: jetspark.Connection
 ) -> None:
     stream, errors = await make(js), Errors()
-    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors)
+    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors, alarm_factor=12.0)
     spy = await nc.subscribe(sub.deliver_subject)
-    for _ in range(5):
+    # Without them it would come after twelve.
+    for _ in range(14):
         assert (await spy.next()).status == (100, "Idle Heartbeat")
     assert (sub.pending, sub.delivered, errors) == (0, 0, [])
     await sub.unsubscribe()
@@ -234,13 +239,14 @@ async def test_without_a_listener_the_alarm_is_an_event(server: Server) -> None:
         assert isinstance(event.error, MissedHeartbeat)
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_raises_no_alarm(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
     stream, errors = await make(js), Errors()
     await fill(js, stream, 3)
-    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors)
+    sub = await js.subscribe(f"{stream.name}.a", idle_heartbeat=0.5, on_error=errors, alarm_factor=12.0)
     spy = await nc.subscribe(sub.deliver_subject)
     await sub.next()
-    for _ in range(5):
+    for _ in range(14):
         await spy.next()
     assert (sub.pending, errors) == (2, [])
     await sub.unsubscribe()
@@ -281,7 +287,7 @@ async def test_a_lost_message_is_noticed_by_a_heartbeat(
     proxy, lossy_js = lossy
     stream, errors = await make(js), Errors()
     await fill(js, stream, 1)
-    sub = await lossy_js.subscribe(f"{stream.name}.a", idle_heartbeat=1.0, on_error=errors)
+    sub = await lossy_js.subscribe(f"{stream.name}.a", idle_heartbeat=1.0, on_error=errors, alarm_factor=20.0)
     await take(sub, 1)
     await lose_one(proxy, js, sub, b"1")
     (gap,) = await errors.of(ConsumerGap)
@@ -289,6 +295,27 @@ async def test_a_lost_message_is_noticed_by_a_heartbeat(
     await js.publish(sub.subject, b"2")
     assert numbers(await take(sub, 1)) == [2]
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize("lost", [[1, 5], [1, 2, 3, 9, 30, 31, 99], list(range(1, 100, 2))])
+async def test_every_lost_message_is_told_of(server: Server, js: jetspark.JetStream, lost: list[int]) -> None:
+    stream, errors = await make(js), Errors()
+    await fill(js, stream, 100)
+    missing = set(lost)
+
+    def loses(frame: bytes) -> bool:
+        found = re.match(rb"MSG \S+ \S+ \$JS\.ACK\.\S+?\.1\.\d+\.(\d+)\.", frame)
+        return found is not None and int(found[1]) in missing
+
+    async with FrameProxy(server) as proxy, jetspark.connect(proxy.url) as nc:
+        proxy.lose_down = loses
+        sub = await nc.jetstream().subscribe(f"{stream.name}.a", config=NONE, on_error=errors)
+        got = await take(sub, 100 - len(lost))
+        assert [message.metadata.sequence.consumer for message in got] == sorted(set(range(1, 101)) - missing)
+        gaps = [error for error in errors if isinstance(error, ConsumerGap)]
+        assert [seq for gap in gaps for seq in range(gap.expected, gap.received)] == lost
+        assert len(gaps) == len(errors)
+        await sub.unsubscribe()
 
 
 async def test_members_of_a_queue_see_no_gaps(js: jetspark.JetStream) -> None:
@@ -338,6 +365,8 @@ async def test_flow_control_is_answered_at_its_place_in_the_buffer_and_once(
     await nc.flush()
     # Taken is not yet asked for what comes behind it.
     assert answers.pending_messages == 0
+    while spy.pending_messages:
+        await spy.next()
     (following,) = await take(sub, 1)
     assert int(following.data) == position
     answer = await answers.next()
@@ -348,7 +377,11 @@ async def test_flow_control_is_answered_at_its_place_in_the_buffer_and_once(
     subjects = [answer.subject]
     while answers.pending_messages:
         subjects.append((await answers.next()).subject)
-    assert len(subjects) == len(set(subjects))
+    # Once, and again for each heartbeat that the server had sent before it read the answer.
+    asked = Counter(set(subjects))
+    while spy.pending_messages:
+        asked[(await spy.next()).headers.get("Nats-Consumer-Stalled")] += 1
+    assert Counter(subjects) <= asked
     await sub.unsubscribe()
 
 
@@ -399,6 +432,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90 + COUNT / 1_000)
 async def test_a_slow_handler_neither_loses_nor_reorders_and_memory_stays_flat(
     js: jetspark.JetStream,
@@ -429,6 +463,7 @@ async def test_a_slow_handler_neither_loses_nor_reorders_and_memory_stays_flat(
         callback=slow,
         config=NONE,
         idle_heartbeat=1.0,
+        alarm_factor=20.0,
         flow_control=True,
         # Far below what comes ahead: with flow control nothing is dropped.
         pending_messages_limit=10,

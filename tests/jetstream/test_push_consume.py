@@ -176,6 +176,7 @@ async def test_mistakes_of_an_ordered_subscription_show_at_once(js: jetspark.Jet
     assert len(js._client._sinks) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["deleted", "reconnect", "gap", "silence"])
 async def test_an_ordered_subscription_goes_on_whatever_happens(
     js: jetspark.JetStream, lossy: tuple[LossyProxy, jetspark.JetStream], trouble: str

@@ -41,6 +41,7 @@ async def arrival(stream: Stream, subject: str) -> StoredMsg:
     return message
 
 
+@pytest.mark.slow
 async def test_once_later(js: JetStream) -> None:
     stream = await make(js)
     held, target = f"{stream.name}.later.1", f"{stream.name}.orders"

@@ -13,7 +13,7 @@ from helpers import eventually, unique
 from jetspark import StorageType, StoredMsg, Stream, StreamConfig, StreamSource
 from jetspark.errors import ConnectionLost, InvalidArgument, PermissionViolationError
 from jetspark.jetstream.errors import ApiError, MessageNotFound, StreamNotFound
-from jetspark.wire.headers import encode_headers
+from jetspark.wire.headers import HeaderBlock, encode_headers
 
 if TYPE_CHECKING:
     from jetspark.server import Server
@@ -98,7 +98,7 @@ class TestGetMsg:
     ) -> None:
         stream = await make(js, allow_direct=direct)
         block = encode_headers({"Good": "yes"}).removesuffix(b"\r\n") + b"Bad Name: \xff\r\n\r\n"
-        nc._pub(f"{stream.name}.a", b"x", headers=block)
+        nc._pub(f"{stream.name}.a", b"x", headers=HeaderBlock(block))
         await eventually(lambda: _count(stream, 1))
         message = await stream.get_msg(1)
         assert message.headers["Good"] == "yes"
@@ -518,7 +518,7 @@ async def test_a_batch_get_that_loses_its_connection_says_so_at_once(own_server:
             lambda: any(sink.subject.startswith("_INBOX") and sink.asked for sink in nc._sinks.values())
         )
         own_server.kill()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             with pytest.raises(ConnectionLost):
                 await reading
 
@@ -535,7 +535,7 @@ async def test_a_batch_get_without_permission_says_so_at_once(start_server: Any)
     ):
         stream = await make(owner.jetstream(), allow_direct=True)
         as_guest = await guest.jetstream(timeout=30).get_stream(stream.name)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             with pytest.raises(PermissionViolationError):
                 await anext(as_guest.get_msgs())
             with pytest.raises(PermissionViolationError):

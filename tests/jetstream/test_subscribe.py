@@ -33,7 +33,7 @@ async def names(js: jetspark.JetStream, stream: str) -> list[str]:
 
 
 async def take(sub: PushSubscription, count: int) -> list[Message]:
-    return [await sub.next(timeout=10) for _ in range(count)]
+    return [await sub.next(timeout=20) for _ in range(count)]
 
 
 # --- the stream ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from footprint import look
-from helpers import eventually_sync, gone, unique
+from helpers import LIMIT, eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import Cluster, ServerStartError
 from jetspark.server._cluster import missing_routes
@@ -17,7 +17,10 @@ from jetspark.server._cluster import missing_routes
 
 def ask(port: int, subject: str, body: Any) -> Any:
     payload = json.dumps(body).encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client, client.makefile("rb") as file:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as client,
+        client.makefile("rb") as file,
+    ):
         file.readline()
         client.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB answer 1\r\n')
 
@@ -28,7 +31,7 @@ def ask(port: int, subject: str, body: Any) -> Any:
             # With a header: nobody listens. A leader begins to a moment after its election.
             return header if header.startswith(b"MSG ") else None
 
-        size = int(eventually_sync(answered, 30).split()[-1])
+        size = int(eventually_sync(answered).split()[-1])
         return json.loads(file.read(size))
 
 
@@ -46,7 +49,7 @@ def test_a_cluster_forms(cluster: Cluster) -> None:
     assert len(set(cluster.urls)) == 3
     assert cluster.meta_leader() in ("n1", "n2", "n3")
     name = create_replicated(cluster)
-    leader = eventually_sync(lambda: cluster.leader_of(name), 30)
+    leader = eventually_sync(lambda: cluster.leader_of(name))
     assert leader in cluster.servers
     assert cluster.leader_of("NO_SUCH") is None
 
@@ -79,11 +82,11 @@ def test_a_route_that_never_comes_is_named(own_cluster: Cluster) -> None:
 
 def test_it_survives_the_death_and_return_of_a_member(own_cluster: Cluster) -> None:
     name = create_replicated(own_cluster)
-    leader = eventually_sync(lambda: own_cluster.leader_of(name), 30)
+    leader = eventually_sync(lambda: own_cluster.leader_of(name))
     index = own_cluster.servers.index(leader)
     urls = own_cluster.urls
     own_cluster.kill(index)
-    other = eventually_sync(lambda: own_cluster.leader_of(name), timeout=30)
+    other = eventually_sync(lambda: own_cluster.leader_of(name))
     assert other is not leader
     assert ask(other.port, name, "still here")["seq"] == 1
     own_cluster.restart(index)
@@ -96,9 +99,10 @@ def test_it_survives_the_death_and_return_of_a_member(own_cluster: Cluster) -> N
         info = ask(leader.port, f"$JS.API.STREAM.INFO.{name}", None)
         return "error" not in info and info["state"]["messages"] == 1
 
-    eventually_sync(kept, 30)
+    eventually_sync(kept)
 
 
+@pytest.mark.cluster
 def test_stop_leaves_nothing_and_start_works_again() -> None:
     cluster = Cluster(2)
     with cluster:
@@ -110,6 +114,7 @@ def test_stop_leaves_nothing_and_start_works_again() -> None:
         assert cluster.meta_leader() is not None
 
 
+@pytest.mark.cluster
 def test_one_bad_member_ends_all() -> None:
     cluster = Cluster(2, config="no_such_option: 1")
     with pytest.raises(ServerStartError, match="no_such_option"):

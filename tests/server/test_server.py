@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, gone, unique
+from helpers import LIMIT, eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import (
     Server,
@@ -35,7 +35,7 @@ class Wire:
     """The least of a client: enough to see that a server is the one we think it is."""
 
     def __init__(self, port: int, **connect: Any) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
         self._file = self._socket.makefile("rb")
         self.info = json.loads(self._file.readline().removeprefix(b"INFO "))
         options = json.dumps({"verbose": False, "headers": True, "no_responders": True, **connect})
@@ -72,7 +72,7 @@ class Wire:
 
 def accepts(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=LIMIT).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -89,7 +89,7 @@ def test_starts_answers_and_leaves_nothing() -> None:
             assert client.info["domain"] == "here"
             assert client.greeting == b"PONG"
             assert client.ask("$JS.API.INFO")["streams"] == 0
-        with urllib.request.urlopen(f"{server.http_url}/varz", timeout=30) as answer:
+        with urllib.request.urlopen(f"{server.http_url}/varz", timeout=LIMIT) as answer:
             assert json.load(answer)["server_id"] == client.info["server_id"]
         assert "Server is ready" in server.log()
     assert not server.running
@@ -163,7 +163,7 @@ def test_suspend_and_resume(own_server: Server) -> None:
         with pytest.raises(TimeoutError):
             client.receive()
         own_server.resume()
-        client._socket.settimeout(30)
+        client._socket.settimeout(LIMIT)
         assert client.receive() == b"PONG\r\n"
 
 

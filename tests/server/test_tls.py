@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers import LIMIT
 from jetspark.server import ServerTLS
 from pki import PKI
 
@@ -23,7 +24,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> PKI:
 
 def ping(port: int, context: ssl.SSLContext, *, info_first: bool) -> tuple[dict[str, object], bytes]:
     """INFO and the answer to PING, over TLS that starts after or before INFO."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as plain:
         received = b""
         if info_first:
             while not received.endswith(b"\r\n"):

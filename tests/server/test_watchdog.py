@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import eventually_sync, gone
+from helpers import LIMIT, eventually_sync, gone
 from jetspark.server import Server, ServerError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def finish(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     process.stdin.close()
     process.stdout.close()
-    return process.wait(60)
+    return process.wait(LIMIT)
 
 
 def test_a_killed_parent_takes_server_and_watchdog_along() -> None:
@@ -75,7 +75,7 @@ def test_an_idle_forked_child_does_not_keep_the_server_alive() -> None:
     )
     forked = int(words[3])
     process.kill()
-    process.wait(60)
+    process.wait(LIMIT)
     try:
         assert eventually_sync(lambda: gone(int(words[0])), 30)
         assert not gone(forked)

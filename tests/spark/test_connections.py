@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
-from helpers import unique
+from helpers import LIMIT, unique
 from jetspark.errors import AuthorizationError, TLSError
 from jetspark.server import ServerTLS
 from jetspark.spark import connections
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from conftest import StartServer
     from jetspark.server import Server
     from spark_helpers import Box
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def account(server: Server, **options: str) -> Any:
@@ -94,7 +92,7 @@ def test_workers_keep_their_connection(box: Box, server: Server) -> None:
     name = unique("conn")
     for _ in range(4):
         assert box.read(stream, connectionName=name, minPartitions=4).count() == 20
-    with urllib.request.urlopen(f"{server.http_url}/connz?state=any&limit=4096", timeout=5) as answer:
+    with urllib.request.urlopen(f"{server.http_url}/connz?state=any&limit=4096", timeout=LIMIT) as answer:
         made = [one for one in json.load(answer)["connections"] if one.get("name") == name]
     # Sixteen tasks and four plans, in the few processes that Spark keeps for two cores.
     assert 1 <= len(made) <= 6
@@ -114,7 +112,7 @@ assert threading.active_count() == 1, threading.enumerate()
 print("fine")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert done.stdout.strip() == "fine", done.stderr
 
@@ -131,11 +129,12 @@ assert "format('jetstream') is not available" in str(caught[0].message)
 print("fine")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert done.stdout.strip() == "fine", done.stderr
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_tests_of_one_session_stay_together(request: pytest.FixtureRequest) -> None:
     """With ``--dist loadgroup`` the group is part of a test's id; else each worker starts a Spark."""
     grouped = bool(request.config.getoption("loadgroup", False))

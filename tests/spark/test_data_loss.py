@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from spark_helpers import Box
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture
 def reader(box: Box) -> Iterator[Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from helpers import eventually_sync
-
-pytestmark = pytest.mark.xdist_group("spark-processes")
+pytestmark = pytest.mark.spark
 
 FOLDER = Path(__file__).parents[2] / "examples" / "spark"
 # One after the other in one process, and with one session: only the last one's ``spark.stop()`` is obeyed.
@@ -80,8 +77,12 @@ with Server() as server, blocking.connect(server.url) as nc:
 """
 
 
-def run(folder: Path, *command: str) -> str:
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default"}
+# Spark Connect has one port for all, unless this asks it for a free one.
+FREE_PORT = {"SPARK_TESTING": "1"}
+
+
+def run(folder: Path, *command: str, **settings: str) -> str:
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default", **settings}
     done = subprocess.run(
         [sys.executable, *command],
         env=env,
@@ -109,28 +110,15 @@ def test_the_examples_run_and_say_what_they_should(tmp_path: Path) -> None:
             assert line in part
 
 
-@pytest.fixture
-def _connect_port() -> None:
-    """Spark Connect has one port, and the JVM of a run before leaves some time after its command."""
-
-    def free() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", 15002)) != 0
-
-    eventually_sync(free, 60)
-
-
-@pytest.mark.usefixtures("_connect_port")
 def test_the_declarative_pipeline_runs(tmp_path: Path) -> None:
-    output = run(tmp_path, str(FOLDER / "declarative_pipeline.py"))
+    output = run(tmp_path, str(FOLDER / "declarative_pipeline.py"), **FREE_PORT)
     assert "Run is COMPLETED" in output
     assert "large orders: ['large.100', 'large.101', 'large.102'] ..." in output
     assert "20 in all" in output
 
 
-@pytest.mark.usefixtures("_connect_port")
 def test_spark_connect_reads_and_writes(tmp_path: Path) -> None:
-    output = run(tmp_path, "-c", CONNECT, str(tmp_path / "checkpoint"))
+    output = run(tmp_path, "-c", CONNECT, str(tmp_path / "checkpoint"), **FREE_PORT)
     assert "read 50 1225" in output
     assert "written 50" in output
     assert "refused True" in output

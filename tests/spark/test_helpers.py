@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import pytest
 
-from helpers import unique
+from helpers import LIMIT, unique
 from jetspark import StreamConfig, blocking
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jetspark.server import Server
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 # Arguments
@@ -119,7 +117,7 @@ def test_read_write_and_stream_in_a_few_lines(
             available_now=True,
         )
         assert query.name == "totals"
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT)
     assert stream.info(subjects_filter=f"{name}.out.>").state.subjects == {
         f"{name}.out.{shard}": 1 for shard in range(3)
     }

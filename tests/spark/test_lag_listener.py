@@ -90,7 +90,6 @@ def test_large_lags_are_warnings_and_a_broken_callback_is_no_harm(caplog: pytest
     assert seen == [4, 10]
 
 
-@pytest.mark.xdist_group("spark")
 def test_a_running_query_is_followed_and_forgotten_when_it_ends(box: Box) -> None:
     from spark_helpers import Batches
 
@@ -101,10 +100,10 @@ def test_a_running_query_is_followed_and_forgotten_when_it_ends(box: Box) -> Non
     listener._on_lag = seen.append
     try:
         query = box.start(stream, Batches(), startingPosition="earliest", maxMessagesPerTrigger="20")
-        eventually_sync(lambda: seen and seen[-1].lag == 0, timeout=60)
+        eventually_sync(lambda: seen and seen[-1].lag == 0)
         assert listener.lag(stream, str(query.id)) == 0
         query.stop()
-        eventually_sync(lambda: listener.lag(stream) is None, timeout=60)
+        eventually_sync(lambda: listener.lag(stream) is None)
     finally:
         box.spark.streams.removeListener(listener)
     assert [one.lag for one in seen if one.position in (21, 41)] == [30, 10]

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from helpers import eventually_sync
+from helpers import LIMIT, eventually_sync
 from jetspark import AckPolicy, ConsumerConfig, RetentionPolicy
 from spark_helpers import Batches
 
 if TYPE_CHECKING:
     from spark_helpers import Box
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_durable_follows_the_query(box: Box) -> None:
@@ -22,7 +20,7 @@ def test_a_durable_follows_the_query(box: Box) -> None:
     rows = Batches()
     query = box.start(name, rows, startingPosition="earliest", durable="spark")
     # Also the last batch shows, although Spark commits a batch only when the next one begins.
-    eventually_sync(lambda: len(rows.rows) == 10 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 10 or query.exception())
     info = eventually_sync(
         lambda: (one := box.js.get_consumer(name, "spark").cached_info).ack_floor.stream_seq == 10 and one, 60
     )
@@ -30,7 +28,7 @@ def test_a_durable_follows_the_query(box: Box) -> None:
     query.stop()
     box.fill(name, 5)
     # A consumer hears of new messages a moment after their acks.
-    eventually_sync(lambda: box.js.get_consumer(name, "spark").cached_info.num_pending == 5, 30)
+    eventually_sync(lambda: box.js.get_consumer(name, "spark").cached_info.num_pending == 5)
     # The mirror decides nothing: moved back by hand, it is moved to where the query is.
     box.js.get_consumer(name, "spark").reset(3)
     box.drain(name, rows, durable="spark")
@@ -48,12 +46,12 @@ def test_interest_streams_keep_messages_until_the_query_committed_them(box: Box)
     rows.fail_on = 1
     failed = box.start(name, rows, trigger={"availableNow": True}, durable="spark")
     with pytest.raises(StreamingQueryException, match="told to fail"):
-        failed.awaitTermination(60)
+        failed.awaitTermination(LIMIT)
     assert box.js.get_stream(name).cached_info.state.messages == 6
     rows.fail_on = None
     box.drain(name, rows, durable="spark")
     assert rows.rows == [1, 2, 3, 4, 5, 6]
-    eventually_sync(lambda: box.js.get_stream(name).cached_info.state.messages == 0, 30)
+    eventually_sync(lambda: box.js.get_stream(name).cached_info.state.messages == 0)
 
 
 def test_work_queues_are_released_only_after_the_commit(box: Box) -> None:
@@ -63,7 +61,7 @@ def test_work_queues_are_released_only_after_the_commit(box: Box) -> None:
     rows.fail_on = 1
     failed = box.start(name, rows, trigger={"availableNow": True}, **options)
     with pytest.raises(StreamingQueryException, match="told to fail"):
-        failed.awaitTermination(60)
+        failed.awaitTermination(LIMIT)
     assert rows.rows == [1, 2, 3, 4, 5]
     # Batch 0 is committed and gone, batch 1 failed and is still there.
     state = box.js.get_stream(name).cached_info.state
@@ -78,8 +76,8 @@ def test_what_cannot_be_released_or_mirrored_is_an_error(box: Box) -> None:
     name = box.make(messages=1)
     query = box.start(name, Batches(), releaseWorkQueue="true")
     with pytest.raises(StreamingQueryException, match="is no work queue"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     box.js.get_stream(name).create_consumer(ConsumerConfig(durable_name="blind", ack_policy=AckPolicy.NONE))
     query = box.start(name, Batches(), checkpoint="second", durable="blind")
     with pytest.raises(StreamingQueryException, match="can't show progress; choose another name"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)

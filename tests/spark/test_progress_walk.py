@@ -110,7 +110,7 @@ def test_interest_streams_release_what_was_committed(js: JetStream, server: Serv
     shown.begin(at(name, 1))
     fill(js, name, 30)
     shown.follow(at(name, 11))
-    state = eventually_sync(lambda: (one := js.get_stream(name).cached_info.state).messages == 20 and one, 10)
+    state = eventually_sync(lambda: (one := js.get_stream(name).cached_info.state).messages == 20 and one)
     assert state.first_seq == 11
 
 
@@ -127,7 +127,7 @@ def test_work_queues_are_not_acked_but_released(
     assert (js.get_stream(name).cached_info.state.messages, info(js, name).num_pending) == (8, 8)
     mirror(js, server, name, releaseWorkQueue="true").follow(at(name, 6))
     assert js.get_stream(name).cached_info.state.messages == 3
-    assert eventually_sync(lambda: (one := info(js, name)).num_pending == 3 and one, 10).num_ack_pending == 0
+    assert eventually_sync(lambda: (one := info(js, name)).num_pending == 3 and one).num_ack_pending == 0
 
 
 def test_what_a_run_before_left_unacked_is_waited_for(
@@ -145,7 +145,7 @@ def test_what_a_run_before_left_unacked_is_waited_for(
         shown.follow(at(name, 11))
         return info(js, name).ack_floor.stream_seq == 10
 
-    eventually_sync(arrived, 20)
+    eventually_sync(arrived)
     assert info(js, name).num_ack_pending == 0
 
 

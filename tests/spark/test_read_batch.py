@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from spark_helpers import Box
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def test_every_column_of_every_kind_of_message(box: Box) -> None:
     name = box.make()
@@ -200,7 +198,7 @@ def test_no_consumer_is_left_behind(box: Box) -> None:
     assert box.sequences(name, minPartitions=4) == list(range(1, 51))
     assert box.read(name, minPartitions=4).limit(1).count() == 1
     # Spark does not wait for the end of tasks whose rows it does not need.
-    eventually_sync(lambda: list(box.js.get_stream(name).consumer_names()) == [], 30)
+    eventually_sync(lambda: list(box.js.get_stream(name).consumer_names()) == [])
 
 
 def test_a_task_goes_on_behind_the_last_row_when_its_consumer_is_taken_away(box: Box) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from helpers import eventually_sync, unique
+from helpers import LIMIT, eventually_sync, unique
 from jetspark import blocking
 from jetspark.spark import stream_reader
 from jetspark.spark.options import OptionError
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jetspark.server import Server
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def following(
         end = source.latestOffset(start, limit or ReadAllAvailable())
         return end if (wanted(end) if wanted else end != start) else None
 
-    return eventually_sync(ask, 30)
+    return eventually_sync(ask)
 
 
 Make = Any
@@ -110,12 +108,12 @@ def test_a_running_query_gets_messages_new_streams_and_filters(box: Box) -> None
     rows = Batches()
     rows.column = "subject"
     query = box.start(f"{base}-*", rows, startingPosition="earliest", subjects=f"{base}-1.x,{base}-2.x")
-    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 4 or query.exception())
     box.fill(one, 3)
-    eventually_sync(lambda: len(rows.rows) == 7 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 7 or query.exception())
     two = box.make(f"{base}-2", messages=2)
     box.fill(two, 1, subject="other")
-    eventually_sync(lambda: len(rows.rows) == 9 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 9 or query.exception())
     assert query.exception() is None
     assert sorted(rows.rows) == [f"{one}.x"] * 7 + [f"{two}.x"] * 2
 
@@ -126,7 +124,7 @@ def test_trigger_once_ignores_the_limits(box: Box) -> None:
     query = box.start(
         name, rows, trigger={"once": True}, startingPosition="earliest", maxMessagesPerTrigger=2
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(LIMIT)
     assert rows.sizes == [10]
 
 
@@ -134,20 +132,21 @@ def test_an_idle_query_asks_the_server_at_most_once_a_second(box: Box) -> None:
     name = box.make(messages=3)
     rows = Batches()
     query = box.start(name, rows, startingPosition="earliest")
-    eventually_sync(lambda: len(rows.rows) == 3 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 3 or query.exception())
     # The batch is committed, and the interval grows: the query lets the server wake it.
-    eventually_sync(lambda: list(box.js.get_stream(name).consumer_names()) or query.exception(), 60)
-    # The interval doubles to a second; then six seconds are at most seven requests.
+    eventually_sync(lambda: list(box.js.get_stream(name).consumer_names()) or query.exception())
     total = lambda: box.js.account_info().api.total  # noqa: E731
-    settled = time.monotonic() + 3.0
-    eventually_sync(lambda: time.monotonic() > settled)
-    begin = time.monotonic()
-    before = total()
-    eventually_sync(lambda: time.monotonic() > begin + 6.0, 10)
-    asked = total() - before - 1
-    assert 1 <= asked <= time.monotonic() - begin + 1
+
+    def calm() -> bool:
+        """Whether four seconds are some requests, and at most five."""
+        begin, before = time.monotonic(), total()
+        eventually_sync(lambda: time.monotonic() > begin + 4.0)
+        return 1 <= total() - before - 1 <= time.monotonic() - begin + 1
+
+    # The interval doubles to a second, which takes as many looks at the stream as it takes.
+    eventually_sync(calm)
     box.fill(name, 1)
-    eventually_sync(lambda: len(rows.rows) == 4 or query.exception(), 60)
+    eventually_sync(lambda: len(rows.rows) == 4 or query.exception())
     assert rows.rows[-1] == 4
 
 
@@ -166,14 +165,14 @@ def test_an_idle_source_is_woken_by_a_message(
         return len(list(box.js.get_stream(name).consumer_names())) == 1
 
     for _ in range(5):
-        eventually_sync(watching, 10)
+        eventually_sync(watching)
         box.fill(name, 1)
         end = following(source, place)
         first, last = place["streams"][name]["next"], end["streams"][name]["next"]
         assert ranges(source, place, end) == [(name, first, last)]
         place = end
         assert list(box.js.get_stream(name).consumer_names()) == []
-    eventually_sync(watching, 10)
+    eventually_sync(watching)
     source.stop()
     assert list(box.js.get_stream(name).consumer_names()) == []
 
@@ -186,13 +185,13 @@ def test_a_running_query_outlives_a_restart_of_the_server(
         box = Box(spark, own_server.url, connection.jetstream(), tmp_path)
         name = box.make(messages=5)
         query = box.start(name, rows, startingPosition="earliest")
-        eventually_sync(lambda: len(rows.rows) == 5 or query.exception(), 60)
+        eventually_sync(lambda: len(rows.rows) == 5 or query.exception())
         own_server.kill()
         own_server.restart()
         # Not merely connected: it may not have noticed yet that the server was gone.
-        eventually_sync(lambda: connection.stats.reconnects >= 1, 30)
+        eventually_sync(lambda: connection.stats.reconnects >= 1)
         box.fill(name, 5)
-        eventually_sync(lambda: len(rows.rows) == 10 or query.exception(), 60)
+        eventually_sync(lambda: len(rows.rows) == 10 or query.exception())
         assert query.exception() is None
         assert rows.rows == list(range(1, 11))
         box.close()
@@ -203,7 +202,7 @@ def test_ending_options_are_refused_with_the_remedy(box: Box) -> None:
     with pytest.raises(
         StreamingQueryException, match=r"not valid in a streaming read; use trigger\(availableNow"
     ):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
 
 
 # The driver's part, called as Spark calls it

@@ -26,6 +26,7 @@ def read(js: blocking.JetStream, wanted: Range) -> list[int]:
     return [one for batch in reader(js).read(wanted) for one in batch.column(0).to_pylist()]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("retention", [RetentionPolicy.LIMITS, RetentionPolicy.WORK_QUEUE])
 @pytest.mark.parametrize("subjects", [(), ("s.a", "s.b")])
 def test_a_replica_that_is_behind_loses_no_row(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from helpers import LIMIT
 from spark_helpers import Batches
 
 if TYPE_CHECKING:
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
 
     from spark_helpers import Box
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def failure(box: Box, stream: str, **options: Any) -> str:
     """The text of the error that a run to the end dies of."""
     query = box.start(stream, Batches(), trigger={"availableNow": True}, **options)
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     return str(caught.value)
 
 
@@ -45,7 +44,7 @@ def test_batch_0_that_failed_is_replayed_as_it_was_planned(box: Box) -> None:
     rows.fail_on = 0
     query = box.start(name, rows, trigger={"availableNow": True}, startingTime="-1 hour")
     with pytest.raises(StreamingQueryException, match="told to fail"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     # Now 'an hour ago' and the stream's beginning are elsewhere, and there is more.
     box.fill(name, 5)
     rows.fail_on = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from helpers import eventually_sync
+from helpers import LIMIT, eventually_sync
 from spark_helpers import Batches
 
 if TYPE_CHECKING:
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
     from spark_helpers import Box
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def fail_batch(box: Box, name: str, rows: Batches, number: int, **options: object) -> None:
     """Run until the micro-batch that is told to fail: it is in the log, and not committed."""
     rows.fail_on = number
     query = box.start(name, rows, trigger={"availableNow": True}, **options)
     with pytest.raises(StreamingQueryException, match="told to fail"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     rows.fail_on = None
 
 
@@ -40,9 +38,9 @@ def test_after_a_clean_stop_of_a_running_query(box: Box) -> None:
     name = box.make(messages=5)
     rows = Batches()
     query = box.start(name, rows, startingPosition="earliest")
-    eventually_sync(lambda: len(rows.rows) == 5, 60)
+    eventually_sync(lambda: len(rows.rows) == 5)
     box.fill(name, 5)
-    eventually_sync(lambda: len(rows.rows) == 10, 60)
+    eventually_sync(lambda: len(rows.rows) == 10)
     query.stop()
     box.fill(name, 5)
     box.drain(name, rows, startingPosition="latest")
@@ -55,7 +53,7 @@ def test_batch_0_that_failed_keeps_the_latest_it_began_at(box: Box) -> None:
     rows.fail_on = 0
     query = box.start(name, rows, startingPosition="latest")
     # Only what comes after the start counts; when that was, the offset in the log says.
-    eventually_sync(lambda: box.fill(name, 1) or query.exception(), 60)
+    eventually_sync(lambda: box.fill(name, 1) or query.exception())
     last = box.js.get_stream(name).info().state.last_seq
     rows.fail_on = None
     box.fill(name, 3)
@@ -81,7 +79,7 @@ def test_a_planned_range_that_is_purged_before_its_replay(box: Box) -> None:
     box.js.get_stream(name).purge(seq=6)
     query = box.start(name, rows, trigger={"availableNow": True}, maxMessagesPerTrigger=3)
     with pytest.raises(StreamingQueryException, match=r"messages 4 to 5 \(2 sequences\) were purged"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     box.drain(name, rows, failOnDataLoss="false", maxMessagesPerTrigger=3)
     assert rows.by_id == {0: [1, 2, 3], 1: [6]}
 
@@ -94,7 +92,7 @@ def test_a_planned_range_of_a_stream_that_was_recreated(box: Box) -> None:
     box.make(name, messages=6)
     query = box.start(name, rows, trigger={"availableNow": True})
     with pytest.raises(StreamingQueryException, match="was deleted and made again"):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     assert rows.by_id == {0: [1, 2, 3]}
     # Nothing of the old batch can be read any more; the new stream is read from its beginning, not from 4.
     box.drain(name, rows, failOnDataLoss="false")
@@ -130,5 +128,5 @@ def test_an_empty_offset_file_is_an_error(box: Box) -> None:
     entry.write_text("")
     query = box.start(name, rows, trigger={"availableNow": True}, startingPosition="earliest")
     with pytest.raises(StreamingQueryException):
-        query.awaitTermination(60)
+        query.awaitTermination(LIMIT)
     assert rows.rows == [1, 2, 3]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from conftest import StartServer
 
-pytestmark = pytest.mark.xdist_group("spark")
 
 CANARY = "cAnArY-5f1d7b"
 

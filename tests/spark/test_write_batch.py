@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from jetspark.jetstream.stored import StoredMsg
     from jetspark.server import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 class Out:
     """A stream to write to, and the options that say so."""
@@ -321,3 +319,35 @@ def test_a_user_who_may_only_publish_can_write(
         with pytest.raises(Exception, match="NotExactlyOnce") as caught:
             df.write.format("jetstream").options(**options, requireExactlyOnce="true").mode("append").save()
         assert "canary-secret" not in str(caught.value)
+
+
+def test_no_cell_becomes_a_second_header_or_command(
+    spark: SparkSession, server: Server, js: blocking.JetStream
+) -> None:
+    out = Out(server, js, allow_direct=True, allow_rollup_hdrs=True, allow_msg_ttl=True)
+    for number in range(3):
+        js.publish(f"{out.prefix}.a", b"x", msg_id=f"m{number}")
+    before = out.stream.info().state
+    smuggled = "\r\nNats-Rollup: all"
+    good = {"subject": f"{out.prefix}.a", "data": b"x"}
+    for column, value, kind in (
+        ("msg_id", f"m{smuggled}", "string"),
+        ("msg_id", "m\nx", "string"),
+        ("headers", {"A": f"x{smuggled}"}, "map<string,string>"),
+        ("headers", {f"A{smuggled}": "x"}, "map<string,string>"),
+        ("headers", {"A:B": "x"}, "map<string,string>"),
+        ("ttl", f"5s{smuggled}", "string"),
+        ("subject", f"{out.prefix}.a\r\nPUB {out.prefix}.b 0\r\n\r\n", "string"),
+    ):
+        row = {**good, column: value}
+        schema = ", ".join(
+            f"{name} {kind if name == column else 'binary' if name == 'data' else 'string'}" for name in row
+        )
+        df = spark.createDataFrame([tuple(row.values())], schema).coalesce(1)
+        assert column in failure(df, out)
+    for option, value in (("subject", f"{out.prefix}.a\r\nPUB x 0\r\n\r\n"), ("msgIdPrefix", f"p{smuggled}")):
+        df = spark.createDataFrame([(b"x",)], "data binary")
+        options = {"subject": f"{out.prefix}.a", option: value}
+        assert option in failure(df, out, **options)
+    assert out.stream.info().state == before
+    js.delete_stream(out.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import unique
+from helpers import LIMIT, unique
 from jetspark import StreamConfig, blocking
 from jetspark.spark.writers import SinkCommit, make_stream_writer
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from jetspark.jetstream.stored import StoredMsg
     from jetspark.server import Server
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 class Copy:
@@ -61,7 +59,7 @@ class Copy:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60), "the query did not end"
+        assert query.awaitTermination(LIMIT), "the query did not end"
 
     def stored(self) -> list[StoredMsg]:
         return list(self.out.get_msgs(seq=1)) if self.out.info().state.messages else []
@@ -164,7 +162,7 @@ def test_in_foreach_batch_a_prefix_makes_a_replay_safe(copy: Copy) -> None:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(LIMIT)
 
     run()
     assert len(copy.stored()) == 10
@@ -263,4 +261,4 @@ def _wait_for(condition: Any, query: Any) -> None:
         assert query.isActive, query.exception()
         return bool(condition())
 
-    eventually_sync(met, timeout=90)
+    eventually_sync(met)

@@ -25,6 +25,7 @@ from jetspark.connection.auth import (
     Token,
     UserPassword,
     build_authenticator,
+    expiry_note,
     jwt_expiry,
     url_authenticator,
 )
@@ -33,7 +34,7 @@ from jetspark.errors import AuthorizationError, InvalidArgument
 
 if TYPE_CHECKING:
     from pathlib import Path
-from jwt_mint import Key, Operator
+from jwt_mint import Key, Operator, corrupt
 
 NONCE = "fY8k0qkJcQ5xJ7E"
 CANARY = "c4n4ryS3cret"
@@ -203,10 +204,6 @@ def test_contradictory_options(options: dict[str, Any], names: list[str]) -> Non
     assert_clean(caught.value)
 
 
-def corrupt(seed: str) -> str:
-    return seed[:20] + ("A" if seed[20] != "A" else "B") + seed[21:]
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -234,8 +231,6 @@ def corrupt(seed: str) -> str:
         ),
         ({"jwt": "a." + base64.urlsafe_b64encode(b"\xff").decode() + ".c"}, "no well-formed JWT"),
         ({"jwt": "a." + base64.urlsafe_b64encode(b"[1]").decode() + ".c"}, "no well-formed JWT"),
-        ({"creds": EXPIRED.creds()}, "expired at 20"),
-        ({"jwt": EXPIRED.jwt, "nkey": EXPIRED.seed}, "expired at 20"),
         ({"token": lambda: None}, "returned NoneType"),
         ({"auth": lambda nonce: [CANARY]}, "returned list"),
         ({"auth": lambda nonce: {5: CANARY}}, "returned dict"),
@@ -303,6 +298,21 @@ def test_callables_that_raise_are_named_and_chained() -> None:
 # --- expiry ---
 
 
+@pytest.mark.parametrize("options", [{"creds": EXPIRED.creds()}, {"jwt": EXPIRED.jwt, "nkey": EXPIRED.seed}])
+def test_whether_a_jwt_has_expired_is_for_the_server_to_say(options: dict[str, Any]) -> None:
+    made = fields(build_authenticator(**options))
+    assert made["jwt"] == EXPIRED.jwt
+    # When the server has refused it, the error says what our clock thinks of it.
+    note = expiry_note(made)
+    assert "expired at 20" in note
+    assert EXPIRED.jwt not in note
+
+
+@pytest.mark.parametrize("made", [{}, {"user": "u"}, {"jwt": USER.jwt}, {"jwt": "a.b.c"}, {"jwt": 5}])
+def test_there_is_no_note_on_what_has_not_expired_or_can_not_be_read(made: dict[str, Any]) -> None:
+    assert expiry_note(made) == ""
+
+
 def test_jwt_expiry() -> None:
     assert jwt_expiry(USER.jwt) is None
     exp = json.loads(base64.urlsafe_b64decode(EXPIRED.jwt.split(".")[1] + "=="))["exp"]
@@ -316,6 +326,7 @@ def test_any_text_as_jwt_is_read_or_refused(text: str) -> None:
         jwt_expiry(text if text.count(".") != 2 else text + ".")
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
 def test_any_claims_are_read_or_refused(claims: object) -> None:
     jwt = "x." + base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=") + ".y"

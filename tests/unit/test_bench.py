@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from helpers import LIMIT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
@@ -289,6 +291,7 @@ def test_unknown_names_are_refused(
     assert "nonsense" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_growth_says_where_it_stops_being_flat(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
     growth = load("growth")
     points = [
@@ -309,7 +312,7 @@ def test_variants_all_run(load: Callable[[str], ModuleType]) -> None:
 def test_a_worker_says_why_it_failed() -> None:
     params = json.dumps({"host": "127.0.0.1", "port": 1, "run_id": "x", "n": 1, "warm": 1})
     command = [sys.executable, str(BENCH / "consume.py"), "--worker", "raw:pull", "--params", params]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith("ERROR ")
     assert "ConnectionRefusedError" in done.stdout

@@ -18,6 +18,7 @@ EXAMPLES = {
     "ProtocolError": ("bad line",),
     "ConnectionClosed": ("closed",),
     "ConnectionLost": ("lost",),
+    "NotConnected": ("disconnected for 3.0 s",),
     "NoServersAvailable": ("none of them",),
     "AuthorizationError": ("refused",),
     "TLSError": ("bad certificate",),
@@ -26,6 +27,7 @@ EXAMPLES = {
     "MaxPayloadExceeded": (2_000_000, 1_048_576),
     "OutboundBufferFull": (9_000_000, 8_388_608),
     "PermissionViolationError": ("publish", "a.b", "Permissions Violation"),
+    "ControlLineExceeded": ("a.b", 5000),
     "DrainTimeout": ("not drained",),
 }
 CLASSES = {

@@ -13,8 +13,8 @@ import pytest
 
 import jetspark
 from fake_server import FakeServer, Peer
-from helpers import eventually
-from jetspark.connection import listening
+from helpers import LIMIT, eventually
+from jetspark.connection import discovery, listening
 from jetspark.connection.core import MAX_ERRORS_A_READ
 from jetspark.errors import ConnectionLost, ProtocolError
 from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
@@ -88,6 +88,7 @@ def test_a_message_in_drips_costs_no_more_than_its_size() -> None:
     assert held < 2 * parser.held
 
 
+@pytest.mark.slow
 async def test_a_server_that_sends_and_answers_no_ping_is_dead() -> None:
     """The way to it is broken, the way back is not."""
 
@@ -105,7 +106,7 @@ async def test_a_server_that_sends_and_answers_no_ping_is_dead() -> None:
         await nc.subscribe("s", callback=lambda message: first.set())
         await first.wait()
         with pytest.raises(ConnectionLost, match="PONG"):
-            await nc.flush(timeout=20)
+            await nc.flush(timeout=LIMIT)
         await eventually(lambda: nc.is_closed)
         assert "PINGs unanswered" in str(nc.last_error)
 
@@ -138,7 +139,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
         # A read of the socket has 256 KiB of PINGs, and the answers to one or two may wait.
         assert most < size / 2
         done.set()
-        await eventually(lambda: nc.is_closed, 20)
+        await eventually(lambda: nc.is_closed)
 
 
 async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +212,65 @@ async def test_of_a_flood_of_infos_the_newest_of_a_read_counts() -> None:
         await eventually(lambda: nc.discovered_servers == [f"nats://127.0.0.2:{sent}"])
         assert nc.server_info.ldm is False
     assert len(seen) < sent / 10
+
+
+async def test_an_info_of_nonsense_makes_one_line_of_the_log_and_a_flood_of_them_few(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "INTERVAL", 3600.0)
+    sent = 50
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        bad = b'INFO {"max_payload":%d,"connect_urls":[' + b",".join([b'"a b"'] * 1000) + b"]}\r\n"
+        await peer.welcome()
+        for number in range(sent):
+            await peer.sid(f"s{number}")  # the client has read the one before
+            await peer.send(bad % (1000 + number))
+        await gate.wait()
+
+    async with FakeServer(script) as server, jetspark.connect(server.url) as nc:
+        for number in range(sent):
+            await nc.subscribe(f"s{number}")
+            await eventually(lambda number=number: nc.max_payload == 1000 + number)
+        gate.set()
+    lines = [record.getMessage() for record in caplog.records if "can't be read" in record.getMessage()]
+    # One at once, and one for the newest when the interval or the link is over.
+    assert len(lines) == 2
+    assert "1000 addresses that can't be read, the first 'a b'; 1000 in all so far" in lines[0]
+
+
+async def test_a_flood_of_announcements_and_lame_ducks_makes_few_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "INTERVAL", 3600.0)
+    sent, seen = 200, []
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        for number in range(sent):
+            await peer.sid(f"s{number}")
+            await peer.send(
+                b'INFO {"max_payload":%d,"ldm":%b,"connect_urls":["127.0.0.2:%d"]}\r\n'
+                % (1000 + number, (b"false", b"true")[number % 2], number + 1)
+            )
+        await gate.wait()
+
+    async with (
+        FakeServer(script) as server,
+        jetspark.connect(server.url, listener=seen.append, reconnect=False) as nc,
+    ):
+        for number in range(sent):
+            await nc.subscribe(f"s{number}")
+            await eventually(lambda number=number: nc.max_payload == 1000 + number)
+        gate.set()
+        await eventually(lambda: nc.is_closed)
+        # The choice of the next server depends on the newest, so it is taken when the link ends.
+        assert nc.discovered_servers == [f"nats://127.0.0.2:{sent}"]
+    names = [type(event).__name__ for event in seen]
+    assert names.count("LameDuck") == 1
+    assert names.count("ServersDiscovered") == 2
 
 
 async def test_a_status_with_bad_header_lines_costs_no_connection() -> None:

@@ -96,6 +96,7 @@ def modules() -> list[tuple[Path, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_sources_keep_the_direction() -> None:
     checked = modules()
     assert len(checked) > 5, f"no sources under {SRC}"

@@ -94,6 +94,7 @@ def test_modules_are_attributes_as_if_they_had_been_imported() -> None:
     assert fresh(code) == "JetsparkError Connected StreamNotFound Headers"
 
 
+@pytest.mark.slow
 def test_any_module_may_be_the_first_to_be_imported() -> None:
     # Nothing may rest on an order of imports that a package once had.
     homes = sorted({home for package in PACKAGES for home in importlib.import_module(package)._PLACES})

@@ -5,6 +5,8 @@ import os
 import re
 import threading
 
+import pytest
+
 from jetspark.connection import nuid
 from jetspark.connection.nuid import NUID, next_nuid
 
@@ -24,6 +26,7 @@ def test_sources_differ() -> None:
     assert len({NUID().next()[:12] for _ in range(100)}) == 100
 
 
+@pytest.mark.slow
 def test_the_counter_is_written_in_base_62_in_order() -> None:
     source = NUID()
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from jetspark.connection.pool import PooledServer, ServerPool
+from jetspark.connection.pool import REFUSAL_WINDOW, PooledServer, ServerPool
 from jetspark.connection.urls import ServerURL, discovered_url, parse_server_url, parse_servers
 
 
@@ -98,9 +98,50 @@ def test_success_cleans_the_record() -> None:
     server, _ = take(pool, 0.0)
     for _ in range(5):
         pool.failed(server, 0.0)
-    server.auth_failures = 1
+    pool.refused(server, b"mark", 0.0)
     pool.succeeded(server, 0.0)
-    assert (server.failures, server.auth_failures, take(pool, 0.0)[1]) == (0, 0, 0.0)
+    assert (server.failures, server.refusals, take(pool, 0.0)[1]) == (0, 0, 0.0)
+
+
+def test_refused_credentials_are_tried_for_the_whole_window_and_no_longer() -> None:
+    pool = make("a")
+    now, tries = 0.0, 0
+    while (choice := pool.next(now)) is not None:
+        server, wait = choice
+        now += wait
+        tries += 1
+        pool.refused(server, b"mark", now)
+    # A job that runs every minute has renewed them by then; the back-off keeps the tries few.
+    assert REFUSAL_WINDOW <= now <= REFUSAL_WINDOW + 1.0
+    assert REFUSAL_WINDOW > 60
+    assert tries < REFUSAL_WINDOW + 10
+
+
+def test_one_refusal_is_not_final_however_late_it_comes() -> None:
+    pool = make("a")
+    pool.refused(pool.servers[0], b"mark", 0.0)
+    pool.succeeded(pool.servers[0], 1.0)
+    pool.refused(pool.servers[0], b"mark", 10 * REFUSAL_WINDOW)
+    assert hosts(pool) == ["a"]
+
+
+def test_other_credentials_start_the_count_of_refusals_again() -> None:
+    pool = make("a")
+    server = pool.servers[0]
+    pool.refused(server, b"old", 0.0)
+    pool.refused(server, b"new", REFUSAL_WINDOW)
+    pool.refused(server, b"new", 2 * REFUSAL_WINDOW - 1)
+    assert hosts(pool) == ["a"]
+    pool.refused(server, b"new", 2 * REFUSAL_WINDOW)
+    assert hosts(pool) == []
+
+
+def test_failures_that_are_no_refusal_never_give_a_server_up() -> None:
+    pool = make("a")
+    pool.refused(pool.servers[0], b"mark", 0.0)
+    for second in range(1000):
+        pool.failed(pool.servers[0], float(second))
+    assert hosts(pool) == ["a"]
 
 
 def test_a_lost_server_waits_a_random_moment_and_others_go_first() -> None:

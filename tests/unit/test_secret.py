@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
+import inspect
 import io
 import json
 import logging
@@ -14,7 +16,7 @@ import traceback
 import msgspec
 import pytest
 
-from jetspark._secret import Secret
+from jetspark._secret import Secret, hides_locals
 
 HIDDEN = "hunter2-correct-horse"
 
@@ -154,3 +156,80 @@ def test_pickle_round_trip(protocol):
 def test_copies_are_equal():
     secret = Secret(HIDDEN)
     assert copy.copy(secret) == copy.deepcopy(secret) == secret
+
+
+# Functions that handle raw text
+
+
+@hides_locals
+def handles(text: str, *, fail: BaseException | None = None) -> str:
+    copy_of_it = text.upper()
+    if fail is not None:
+        deeper(copy_of_it, fail)
+    return copy_of_it
+
+
+def deeper(text: str, fail: BaseException) -> None:
+    raw = text.encode()
+    try:
+        raise KeyError("first")
+    except KeyError:
+        assert raw
+        raise fail from None
+
+
+def shown_locals(error: BaseException) -> str:
+    texts = []
+    chain: BaseException | None = error
+    while chain is not None:
+        shown = traceback.TracebackException.from_exception(chain, capture_locals=True)
+        texts += [f"{frame.name} {frame.locals}" for frame in shown.stack if "test_" not in frame.name]
+        chain = chain.__context__
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TypeError("no"), KeyboardInterrupt(), SystemExit(1)])
+def test_what_leaves_a_function_that_hides_its_locals_has_frames_without_them(error):
+    with pytest.raises(type(error)) as caught:
+        handles(HIDDEN, fail=error)
+    assert caught.value is error
+    text = shown_locals(error)
+    assert HIDDEN not in text
+    assert HIDDEN.upper() not in text
+    # The lines are still there, of the context too.
+    assert text.count("deeper") == 2
+    assert "handles" in text
+
+
+def test_a_call_with_wrong_arguments_shows_none_of_them():
+    with pytest.raises(TypeError) as caught:
+        handles(HIDDEN, flail=1)
+    assert HIDDEN not in shown_locals(caught.value)
+
+
+def test_it_is_the_same_function_otherwise():
+    assert handles("a") == "A"
+    assert handles.__name__ == "handles"
+    assert list(inspect.signature(handles).parameters) == ["text", "fail"]
+
+
+async def test_a_coroutine_that_has_caught_the_error_goes_on():
+    caught, go = asyncio.Event(), asyncio.Event()
+    kept: list[BaseException] = []
+
+    async def keeper() -> str:
+        mine = "still here"
+        try:
+            raise LookupError
+        except LookupError as error:
+            kept.append(error)
+        caught.set()
+        await go.wait()
+        return mine
+
+    task = asyncio.create_task(keeper())
+    await caught.wait()
+    with pytest.raises(LookupError):
+        handles(HIDDEN, fail=kept[0])
+    go.set()
+    assert await task == "still here"

@@ -23,7 +23,7 @@ class Target:
     """A future that notes what it gets."""
 
     def __init__(self, *, cancelled: bool = False, error: BaseException | None = None) -> None:
-        self.cancelled, self.error = cancelled, error
+        self._cancelled, self.error = cancelled, error
         self.results: list[Any] = []
         self.failure: BaseException | None = None
 
@@ -37,12 +37,15 @@ class Target:
     def set_result(self, result: Any) -> None:
         if self.error is not None:
             raise self.error
-        if self.cancelled or self.results:
+        if self._cancelled or self.results:
             raise asyncio.InvalidStateError("done already")
         self.results.append(result)
 
+    def cancelled(self) -> bool:
+        return self._cancelled
+
     def done(self) -> bool:
-        return self.cancelled or bool(self.results) or self.failure is not None
+        return self._cancelled or bool(self.results) or self.failure is not None
 
 
 class Batch:
@@ -100,9 +103,9 @@ def rows_of(answers: Sequence[Answer]) -> Any:
     return columns.rows
 
 
-def settle(answers: Sequence[Answer], pending: dict[int, Any], launcher: Any = None) -> Any:
+def settle(answers: Sequence[Answer], pending: dict[int, Any]) -> Any:
     """By the compiled core alone."""
-    return rows_of(answers).settle(len(INBOX), pending, PubAck, Batch, launcher)
+    return rows_of(answers).settle(len(INBOX), pending, PubAck, Batch)
 
 
 def serial_of(token: bytes) -> int | None:

@@ -194,6 +194,7 @@ def test_cut_at_every_byte_around_a_change(change: bytes) -> None:
             assert flat([wire[:cut], wire[cut:]], columnar(compiled=compiled)) == expected
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_of_a_stream() -> None:
     rows = alike(20) + [CHANGES["reply longer by a digit"]] * 20 + [INBOX_STATUS] + alike(20)
     wire = b"".join(rows)
@@ -291,6 +292,7 @@ def cuts_of(draw: st.DrawFn, wire: bytes) -> list[bytes]:
     return [wire[start:end] for start, end in zip([0, *ends], [*ends, len(wire)], strict=True)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data(), STREAMS)
 @example(None, msg(b"a", b"b", b"x") * 40)
@@ -300,6 +302,7 @@ def test_any_stream(data: Any, wire: bytes) -> None:
     assert expected[1] == len(wire) - wire.count(b"PING\r\n") * len(b"PING\r\n")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.data(), STREAMS, st.binary(min_size=1, max_size=1), st.booleans(), st.integers(0))
 def test_any_stream_with_one_byte_changed(

@@ -367,6 +367,7 @@ def mutated(draw):
     return bytes(wire)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.data(), mutated())
 @example(data=None, wire=ROW + b"MSG a 1 r 2x\r\nhi\r\n")
@@ -384,6 +385,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.data(), st.lists(WORDS, max_size=30).map(b"".join))
 def test_protocol_words_in_any_order(data, wire):

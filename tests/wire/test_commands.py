@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from functools import partial
 
 import pytest
@@ -20,6 +21,7 @@ from jetspark.wire.commands import (
     encode_unsub,
     pub_prefix,
 )
+from jetspark.wire.headers import encode_headers
 
 SMUGGLED = {
     "CRLF and a command": "a\r\nPUB b 0\r\n\r\n",
@@ -50,6 +52,22 @@ def refused(field: str, value: object, call, *args) -> InvalidArgument:
     assert str(error).endswith(f": {error.rule}")
     assert isinstance(error, ValueError)
     return error
+
+
+class Names(str, Enum):  # noqa: UP042  # the way to write it that many programs have
+    """An f-string writes its members as ``Names.ORDERS``."""
+
+    ORDERS = "orders"
+    WORKERS = "workers"
+
+
+def test_a_member_of_an_enum_of_strings_is_its_value():
+    assert pub_prefix(Names.ORDERS) == b"PUB orders "
+    assert pub_prefix(Names.ORDERS, Names.WORKERS) == b"PUB orders workers "
+    assert pub_prefix(Names.ORDERS, literal=False) == b"PUB orders "
+    assert encode_sub(Names.ORDERS, "", "1") == b"SUB orders 1\r\n"
+    assert encode_sub(Names.ORDERS, Names.WORKERS, "1") == b"SUB orders workers 1\r\n"
+    assert encode_headers({Names.ORDERS: Names.WORKERS}) == b"NATS/1.0\r\norders: workers\r\n\r\n"
 
 
 def test_ping_and_pong():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wire_cases import Outcome, got, merge, new_parser, run, single_bytes
@@ -98,6 +99,7 @@ def mutated(draw):
     return bytes(wire)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), mutated())
 @example(data=None, wire=b"\nPING\r")
@@ -119,6 +121,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), st.lists(WORDS, max_size=30).map(b"".join))
 def test_protocol_words_in_any_order_have_one_outcome_however_cut(data, wire):

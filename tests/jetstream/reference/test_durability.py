@@ -19,6 +19,8 @@ from jetspark.jetstream.errors import ConsumerNotFound
 if TYPE_CHECKING:
     from jetspark.server import Server
 
+pytestmark = pytest.mark.slow
+
 
 async def test_clients_of_a_durable_resume_until_it_is_deleted(
     js: jetspark.JetStream, server: Server

@@ -13,7 +13,7 @@ import pytest
 import jetspark
 from consuming import durable, fill, make, make_filled, numbers
 from deliveries import EARLY, arrivals, gone, pauses, pushed, settled, take
-from helpers import eventually, unique
+from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark import (
     AckMetric,
     AdvisoryAction,
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 
 async def test_ack_wait_is_counted_for_each_message_from_its_delivery(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 2, ack_wait=2)
+    _, consumer = await make_filled(js, 2, ack_wait=3)
     began = time.monotonic()
     await take(consumer)
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.25)  # what tells them apart
     second = time.monotonic()
     await take(consumer)
     (first_again, one), (second_again, two) = await arrivals(consumer, 2)
     assert numbers([one, two]) == [0, 1]
     assert [message.metadata.num_delivered for message in (one, two)] == [2, 2]
-    assert first_again - began >= 2 - EARLY
-    assert second_again - second >= 2 - EARLY
+    assert first_again - began >= 3 - EARLY
+    assert second_again - second >= 3 - EARLY
 
 
 async def test_an_ack_within_ack_wait_ends_it(js: jetspark.JetStream) -> None:
@@ -86,9 +86,10 @@ async def test_without_max_deliver_it_never_stops(js: jetspark.JetStream) -> Non
 # Backoff
 
 
+@pytest.mark.slow
 async def test_backoff_sets_the_delays_and_repeats_the_last(js: jetspark.JetStream) -> None:
-    # ack_wait would be 30 s: the first delay takes its place.
-    _, consumer = await make_filled(js, 1, backoff=[0.2, 0.4, 0.6], max_deliver=5, ack_wait=30)
+    # ack_wait would be two minutes: the first delay takes its place.
+    _, consumer = await make_filled(js, 1, backoff=[0.2, 0.4, 0.6], max_deliver=5, ack_wait=FOREVER)
     assert consumer.config.ack_wait == 0.2
     began = time.monotonic()
     got = await arrivals(consumer, 5)
@@ -96,26 +97,26 @@ async def test_backoff_sets_the_delays_and_repeats_the_last(js: jetspark.JetStre
     # Never too early, counted from the beginning: one that we saw late shortens the pause behind it.
     for (arrived, _), due in zip(got, [0, 0.2, 0.6, 1.2, 1.8], strict=True):
         assert arrived - began >= due - EARLY
-    for pause, delay in zip(pauses(got), [0.2, 0.4, 0.6, 0.6], strict=True):
-        assert pause < delay + 3
+    for pause in pauses(got):
+        assert pause < PROMPT
     assert await consumer.next(expires=1) is None
 
 
 async def test_backoff_does_not_apply_to_a_nak(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 1, backoff=[20, 60])
+    _, consumer = await make_filled(js, 1, backoff=[FOREVER, FOREVER])
     began = time.monotonic()
     await (await take(consumer)).nak()
     assert (await take(consumer)).metadata.num_delivered == 2
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
 
 
 async def test_a_nak_with_a_delay_is_obeyed_under_backoff(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 1, backoff=[20, 60])
+    _, consumer = await make_filled(js, 1, backoff=[FOREVER, FOREVER])
     message = await take(consumer)
     began = time.monotonic()
     await message.nak(delay=0.5)
     assert (await take(consumer)).metadata.num_delivered == 2
-    assert 0.5 - EARLY <= time.monotonic() - began < 10
+    assert 0.5 - EARLY <= time.monotonic() - began < PROMPT
 
 
 async def test_backoff_longer_than_max_deliver_is_refused(js: jetspark.JetStream) -> None:
@@ -126,11 +127,11 @@ async def test_backoff_longer_than_max_deliver_is_refused(js: jetspark.JetStream
 
 
 async def test_a_negative_ack_is_immediate_without_backoff(js: jetspark.JetStream) -> None:
-    _, consumer = await make_filled(js, 1, ack_wait=30)
+    _, consumer = await make_filled(js, 1, ack_wait=FOREVER)
     began = time.monotonic()
     await (await take(consumer)).nak()
     assert (await take(consumer)).metadata.num_delivered == 2
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PROMPT
 
 
 # MaxAckPending
@@ -175,11 +176,11 @@ async def test_a_low_max_ack_pending_with_a_fitting_ack_wait_redelivers_nothing(
     js: jetspark.JetStream,
 ) -> None:
     """Slow work: few at a time, and time enough for each."""
-    _, consumer = await make_filled(js, 6, max_ack_pending=2, ack_wait=20)
+    _, consumer = await make_filled(js, 6, max_ack_pending=2, ack_wait=60)
     delivered: list[int] = []
     async with consumer.consume(stop_after=6) as messages:
         async for message in messages:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the work
             delivered.append(message.metadata.num_delivered)
             await message.ack()
     assert delivered == [1] * 6
@@ -201,7 +202,7 @@ async def test_inactive_threshold_removes_it(js: jetspark.JetStream, kind: str) 
         began = time.monotonic()
         config = ConsumerConfig(inactive_threshold=0.4, **names[kind])
         consumer = await stream.create_consumer(config)
-        created, deleted = await advisories.next(), await advisories.next(timeout=10)
+        created, deleted = await advisories.next(), await advisories.next(timeout=20)
     assert isinstance(created, ConsumerActionAdvisory)
     assert isinstance(deleted, ConsumerActionAdvisory)
     assert (created.action, deleted.action) == (AdvisoryAction.CREATE, AdvisoryAction.DELETE)
@@ -213,6 +214,7 @@ async def test_inactive_threshold_removes_it(js: jetspark.JetStream, kind: str) 
         await consumer.info()
 
 
+@pytest.mark.slow
 async def test_a_pull_that_waits_is_activity(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 0, inactive_threshold=1.5)
     assert await consumer.next(expires=3) is None

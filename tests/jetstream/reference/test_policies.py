@@ -54,8 +54,9 @@ async def test_ack_none_takes_delivery_for_ack(
     assert info.num_redelivered == 0
 
 
+@pytest.mark.slow
 async def test_ack_all_covers_what_every_pull_subscriber_has(js: jetspark.JetStream, server: Server) -> None:
-    stream, consumer = await make_filled(js, 6, ack_policy=AckPolicy.ALL, ack_wait=2)
+    stream, consumer = await make_filled(js, 6, ack_policy=AckPolicy.ALL, ack_wait=5)
     async with jetspark.connect(server.url) as nc:
         other = await nc.jetstream().get_consumer(stream.name, "worker")
         ours = await consumer.fetch(3)
@@ -65,7 +66,7 @@ async def test_ack_all_covers_what_every_pull_subscriber_has(js: jetspark.JetStr
     info = await consumer.info()
     assert (info.num_ack_pending, info.ack_floor.stream_seq) == (1, 5)
     # Only what came after the ack is delivered again.
-    assert set(numbers(await consumer.fetch(6, expires=3.5))) == {5}
+    assert set(numbers(await consumer.fetch(6, expires=7))) == {5}
 
 
 async def test_ack_all_of_a_push_consumer(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
