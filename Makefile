@@ -3,11 +3,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 # Many tests wait for a server rather than compute, so more workers than cores pays.
-JOBS   ?= 4
+JOBS   ?= 6
 # Extra arguments for pytest: make test ARGS="tests/server -k restart"
 ARGS   ?=
-# What reads or writes the wire, and so differs with the compiled core.
-PURE   := tests/wire tests/arrow tests/jetstream tests/blocking
+# make soak-tests: how often, under which loads, with which first seed (random when empty).
+RUNS   ?= 1
+LOADS  ?= idle busy stops
+SEED   ?=
 
 BIN    := $(VENV)/bin
 # The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
@@ -17,7 +19,7 @@ DEPS   := $(shell cat pyproject.toml requirements.lock hatch_build.py $(CORE) | 
 STAMP  := $(VENV)/.ready-$(DEPS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint bench faults exactly-once lock audit clean
+.PHONY: help setup java demo quick test soak-tests sanitize check lint bench faults exactly-once lock audit clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,20 +35,23 @@ java:
 demo: setup ## Live orders, a Spark pipeline, a server crash, and proof that nothing was lost
 	@$(BIN)/jetspark demo
 
-test: setup ## Run all tests (JOBS=4, ARGS="tests/server -k restart")
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
-ifeq ($(ARGS),)
-	@echo "once more in pure Python, without the compiled core: what touches the wire"
-	@JETSPARK_WIRE=python $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PURE)
-endif
+quick: setup ## The quick tests, compiled core: no Spark, no cluster, nothing slow (about 100 seconds)
+	@$(BIN)/python tools/run_tests.py --jobs $(JOBS) -- --ignore tests/faults -m "not spark and not cluster and not browser and not slow" $(ARGS)
+
+test: setup ## All tests, compiled core and pure Python (about 9 minutes; JOBS=6, ARGS="tests/server -k restart")
+	@$(BIN)/python tools/run_tests.py --jobs $(JOBS) -- $(ARGS)
+
+soak-tests: setup ## All tests again and again: idle, busy, with random stops (RUNS=3, LOADS=stops, SEED=1, ARGS=tests/server)
+	@$(BIN)/python tools/soak_tests.py --jobs $(JOBS) --runs $(RUNS) --loads $(LOADS) $(if $(SEED),--seed $(SEED)) -- $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict src
+	@MYPYPATH=tests $(BIN)/mypy --strict src tests/marking.py tests/stops.py tools/run_tests.py tools/soak_tests.py
 
-check: lint ## Everything CI checks: ruff, mypy, tests
+check: lint ## Everything CI checks: ruff, mypy, tests, sanitizers
 	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory sanitize
 
 bench: setup ## Measure beside nats-py, natsrpy and the raw limit: one table, a chart (under 10 minutes; ARGS=--quick)
 	@$(BIN)/python bench/run.py $(ARGS)
@@ -56,6 +61,9 @@ faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --
 
 exactly-once: setup ## Kill a Spark pipeline at random moments and count every message (ARGS="--seed 1")
 	@$(BIN)/python tests/exactly_once.py $(ARGS)
+
+sanitize: setup ## The compiled core under ASAN and UBSan: tests, and a fuzz against pure Python (ARGS="--seconds 600")
+	@$(BIN)/python tools/sanitize.py $(ARGS)
 
 lock: setup ## Pin all dependencies anew, with hashes (ARGS="--upgrade" for newer versions)
 	@VENV="$(VENV)" tools/lock.sh $(ARGS)

@@ -1,11 +1,33 @@
 #!/usr/bin/env bash
 # Builds the development environment. Called by make with PYTHON, VENV and STAMP set:
-#   setup.sh environment   a venv with the pinned dependencies and an editable jetspark
+#   setup.sh environment   a venv with the pinned dependencies and an editable jetspark with its C core
 #   setup.sh java          a Java runtime for Spark, where one is missing and we may install it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What apt packages to install, and for what.
+install_packages() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        return 1
+    fi
+    echo "installing $2"
+    DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $1 >/dev/null
+}
+
+install_compiler() {
+    if command -v "${CC:-gcc}" >/dev/null 2>&1 || [ "${JETSPARK_BUILD:-}" = python ]; then
+        return
+    fi
+    if ! install_packages "gcc libc6-dev" "a compiler for the C core"; then
+        echo "No compiler was found: the client will run in pure Python. On Debian or Ubuntu:" >&2
+        echo "  sudo apt-get install -y gcc libc6-dev" >&2
+    fi
+}
+
 install_environment() {
+    install_compiler
     if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         found=$("$PYTHON" -V 2>/dev/null || true)
         echo "jetspark needs Python 3.11 or newer; $PYTHON is: ${found:-not found}." >&2
@@ -32,12 +54,7 @@ install_java() {
     if command -v java >/dev/null 2>&1 || [ -x "${JAVA_HOME:-/nonexistent}/bin/java" ]; then
         return
     fi
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        echo "installing a Java runtime for Spark"
-        DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-            openjdk-17-jre-headless >/dev/null
-    else
+    if ! install_packages openjdk-17-jre-headless "a Java runtime for Spark"; then
         echo "Spark needs Java 17 or newer and none was found. On Debian or Ubuntu:" >&2
         echo "  sudo apt-get install -y openjdk-17-jre-headless" >&2
     fi
