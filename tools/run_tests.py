@@ -1,8 +1,9 @@
 """Runs the tests: everything with the compiled core, and beside it what touches the wire in pure Python.
 
 Many tests wait for a server rather than compute, so both parts run at the same time. The report of the second
-one comes when the first one is through. The exit status is not 0 when either fails. With arguments for pytest
-it runs just that, in one part.
+one comes when the first one is through, and the last lines name every failed test of both, so that the end of a
+long log is enough to know them. The exit status is not 0 when either fails. With arguments for pytest it runs
+just that, in one part.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import IO
 
@@ -73,17 +75,38 @@ def _both(parts: Parts, jobs: int, pure_jobs: int, options: list[str]) -> int:
         status = parts.start(jobs, *options).wait()
         print("in pure Python alone: there is no compiled core", flush=True)
         return status
-    with tempfile.TemporaryFile("w+", errors="replace") as report:
-        compiled = parts.start(jobs, *options)
-        pure = parts.start(pure_jobs, *options, *PURE, into=report, JETSPARK_WIRE="python")
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as report,
+        tempfile.TemporaryDirectory(prefix="run-tests-") as folder,
+    ):
+        results = {"compiled": Path(folder, "compiled.xml"), "pure": Path(folder, "pure.xml")}
+        compiled = parts.start(jobs, *options, f"--junitxml={results['compiled']}")
+        pure = parts.start(
+            pure_jobs, *options, f"--junitxml={results['pure']}", *PURE, into=report, JETSPARK_WIRE="python"
+        )
         status = compiled.wait()
         print("\nin pure Python, without the compiled core: what touches the wire", flush=True)
         pure_status = pure.wait()
         report.seek(0)
         print(report.read())
+        for part, result in results.items():
+            for name in failures(result):
+                print(f"{part}: {name}")
     verdict = "FAILED" if status or pure_status else "passed"
     print(f"both parts: {verdict} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return status or pure_status
+
+
+def failures(result: Path) -> list[str]:
+    """The tests that failed, from the XML file that a part wrote; none when it ended before it wrote one."""
+    if not result.exists():
+        return []
+    return [
+        f"{case.get('classname')}::{case.get('name')}: {trouble.tag}: {(trouble.get('message') or '').strip()[:300]}"
+        for case in ElementTree.parse(result).iter("testcase")
+        for trouble in case
+        if trouble.tag in ("failure", "error")
+    ]
 
 
 def _compiled() -> bool:
