@@ -1,9 +1,9 @@
 """Runs the tests: everything with the compiled core, and beside it what touches the wire in pure Python.
 
 Many tests wait for a server rather than compute, so both parts run at the same time. The report of the second
-one comes when the first one is through, and the last lines name every failed test of both, so that the end of a
-long log is enough to know them. The exit status is not 0 when either fails. With arguments for pytest it runs
-just that, in one part.
+one comes when the first one is through, and the last lines name every failed test of both: the end of a long
+log is enough to know them. The exit status is not 0 when either fails. With arguments for pytest it runs just
+that, in one part.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def failures(result: Path) -> list[str]:
     if not result.exists():
         return []
     return [
-        f"{case.get('classname')}::{case.get('name')}: {trouble.tag}: {(trouble.get('message') or '').strip()[:300]}"
+        f"{case.get('classname')}::{case.get('name')}: {trouble.tag}: {(trouble.get('message') or '')[:300]}"
         for case in ElementTree.parse(result).iter("testcase")
         for trouble in case
         if trouble.tag in ("failure", "error")
