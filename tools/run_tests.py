@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
 PURE = ("tests/wire", "tests/arrow", "tests/jetstream", "tests/blocking")
 """What reads or writes the wire, and so differs with the compiled core."""
 
@@ -33,9 +34,19 @@ class Parts:
     def start(
         self, workers: int, *arguments: str, into: IO[str] | None = None, **more: str
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "loadgroup", *arguments]
+        return self._run("-n", str(workers), "--dist", "loadgroup", *arguments, into=into, **more)
+
+    def rewrite(self, *arguments: str) -> None:
+        """Have pytest rewrite the assertions of changed test files once, where each worker would do the same
+        work at the same moment: on a fresh clone that is most of what the start of a run costs."""
+        if any(map(_changed, TESTS.rglob("*.py"))):
+            with open(os.devnull, "w") as nowhere:
+                self._run("--collect-only", "-q", *arguments, into=nowhere).wait()
+
+    def _run(self, *arguments: str, into: IO[str] | None, **more: str) -> subprocess.Popen[bytes]:
         # Without byte code each worker, and each process that a test starts, compiles everything again.
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        command = [sys.executable, "-m", "pytest", *arguments]
         part = subprocess.Popen(command, cwd=ROOT, env=kept | more, stdout=into, stderr=into)
         self._started.append(part)
         return part
@@ -53,6 +64,13 @@ class Parts:
                 part.wait()
 
 
+def _changed(source: Path) -> bool:
+    """Whether pytest has kept no rewritten form of a test file since it was changed."""
+    kept = source.parent.joinpath("__pycache__").glob(f"{source.stem}.*-pytest-*.pyc")
+    changed = source.stat().st_mtime
+    return source.name.startswith("test_") and not any(one.stat().st_mtime >= changed for one in kept)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the tests.")
     parser.add_argument("--jobs", type=int, default=4, help="workers for the part with the compiled core")
@@ -63,6 +81,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     selected = [one for one in arguments.pytest if one != "--"]
     with Parts() as parts:
+        parts.rewrite(*selected)
         if selected:
             return parts.start(arguments.jobs, *arguments.option, *selected).wait()
         return _both(parts, arguments.jobs, arguments.pure_jobs, arguments.option)
