@@ -38,16 +38,17 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start slow tests first, and keep the groups of ``--dist loadgroup``.
+    """Start the Spark groups and then the slow tests first, and keep the groups of ``--dist loadgroup``.
 
-    Where several workers share the tests, a slow one that starts late makes all others wait for its end.
+    Where several workers share the tests, a slow one that starts late makes all others wait for its end, and
+    the groups that start JVMs take longer than everything else together.
 
     pytest-xdist 3.8 loses the groups under pytest 9.2 (issue 1386): it appends the group to a test's id by
     way of a field that pytest reads no more, and says nothing. Each worker would start a Spark of its own.
     """
     if not config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
         return
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("spark", "slow")])
     for item in items:
         groups = "_".join(sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")}))
         if groups and not item.nodeid.endswith(f"@{groups}"):

@@ -54,7 +54,7 @@ class Marking:
             return
         group = ""
         if item.get_closest_marker("spark"):
-            group = "spark-processes"
+            group = f"spark processes of {item.path.parent.name}"
         if "spark" in item.fixturenames:
             item.add_marker("spark")
             group = "spark"
@@ -65,7 +65,7 @@ class Marking:
         folder = item.path.parent.name
         if folder in SLOW_FOLDERS or f"{folder}/{item.path.name}" in SLOW_FILES:
             item.add_marker("slow")
-        # One worker runs all tests of a group: no more than two of them run JVMs at a time, and a shared
+        # One worker runs all tests of a group: no more than three of them run JVMs at a time, and a shared
         # cluster is started once, not once by each worker.
         if group and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,10 @@ from helpers import LIMIT, eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import Cluster, ServerStartError
 from jetspark.server._cluster import missing_routes
+from jetspark.server._placement import refuses_replicas
+
+if TYPE_CHECKING:
+    from conftest import StartServer
 
 
 def ask(port: int, subject: str, body: Any) -> Any:
@@ -120,6 +124,26 @@ def test_one_bad_member_ends_all() -> None:
     with pytest.raises(ServerStartError, match="no_such_option"):
         cluster.start()
     assert not any(server.running for server in cluster.servers)
+
+
+@pytest.mark.cluster
+def test_ready_means_that_replicas_are_placed() -> None:
+    with Cluster(2) as cluster:
+        node = cluster.servers[0]
+        before = ask(node.port, "$JS.API.STREAM.LIST", {})["total"]
+        assert not refuses_replicas(node.host, node.port, 2)
+        assert refuses_replicas(node.host, node.port, 3), "there are only two servers"
+        assert ask(node.port, "$JS.API.STREAM.LIST", {})["total"] == before == 0
+
+
+def test_replicas_can_not_be_tried_without_credentials(start_server: StartServer) -> None:
+    closed = start_server(name="closed", token="secret")
+    assert not refuses_replicas(closed.host, closed.port, 3)
+
+
+def test_a_server_that_does_not_answer_places_no_replicas() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert refuses_replicas("127.0.0.1", silent.getsockname()[1], 3, timeout=0.05)
 
 
 def test_a_cluster_of_one_is_refused() -> None:

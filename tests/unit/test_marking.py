@@ -150,7 +150,7 @@ def test_the_fixture_spark_marks_its_tests(run: Callable[..., str]) -> None:
 def test_one_worker_runs_what_shares_a_session_or_a_lasting_cluster(run: Callable[..., str]) -> None:
     sparks = run(SPARKS, "--collect-only")
     assert "group: test_fixture spark\n" in sparks, sparks
-    assert "group: test_marked spark-processes\n" in sparks
+    assert "group: test_marked spark processes of " in sparks
     clusters = run(CLUSTERS, "--collect-only")
     assert "group: test_lasting_fixture cluster of test_planted\n" in clusters, clusters
     assert "group: test_fixture " not in clusters

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jetspark.errors import InvalidArgument
 from jetspark.server._config import quote
+from jetspark.server._placement import refuses_replicas
 from jetspark.server._ports import ReservedPort
 from jetspark.server._server import Server
 from jetspark.server.errors import ServerStartError
@@ -36,7 +37,7 @@ class Cluster:
     name: the cluster's name. Default: "jetspark".
     config: more configuration text for every server.
     binary: the nats-server to run; default: see :func:`find_server`.
-    ready_timeout: seconds to wait for a leader, for every server's health and for all routes. Default: 30.
+    ready_timeout: seconds to wait until the cluster is ready, see `wait_ready`. Default: 30.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Cluster:
         return [server.url for server in self.servers]
 
     def start(self) -> Self:
-        """Start all servers, and wait for their leader, health and routes."""
+        """Start all servers, and wait until they are ready: see `wait_ready`."""
         if not self._routes:
             self._routes = [ReservedPort(server.host) for server in self.servers]
         try:
@@ -102,10 +103,12 @@ class Cluster:
         self.servers[index].restart()
 
     def wait_ready(self, timeout: float = 30.0) -> None:
-        """Wait until all that run are healthy, agree on a meta leader, and have routes to each other.
+        """Wait until all that run are healthy, agree on a meta leader, have routes to each other, and place
+        replicas.
 
-        For some moments more a leader may answer `NoSuitablePeers` to who asks for replicas: it needs a first
-        report of each server, and tells nobody whether it has it. Ask again then.
+        The last is tried: a small stream in memory is made and removed again. Where the configuration demands
+        TLS or credentials it can't be tried, and for some moments the leader may answer `NoSuitablePeers` to
+        a client that asks for replicas; ask again then.
         """
         deadline = time.monotonic() + timeout
         for server in self.servers:
@@ -121,7 +124,8 @@ class Cluster:
     def _unready(self) -> str:
         """Why not, or nothing. That there is a leader, and that each server is healthy, is not enough."""
         running = {server.name: server for server in self.servers if server.running}
-        if self.meta_leader() is None:
+        leader = self.meta_leader()
+        if leader is None:
             return "has no leader"
         # What one server has to say to another is lost without a route: such as "created" to a client, who
         # then waits in vain.
@@ -129,6 +133,9 @@ class Cluster:
             others = running.keys() - {name}
             if missing := missing_routes(self._ask(server, "/varz"), self._ask(server, "/routez"), others):
                 return f"has no route from {name} to {', '.join(missing)}"
+        asked = running.get(leader)
+        if asked is None or refuses_replicas(asked.host, asked.port, len(running)):
+            return f"places no replicas on {len(running)} servers"
         return ""
 
     def meta_leader(self) -> str | None:
