@@ -7,7 +7,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from helpers import LIMIT
+from helpers import LIMIT, eventually
 
 if TYPE_CHECKING:
     import jetspark
@@ -16,12 +16,25 @@ if TYPE_CHECKING:
 
 async def connz(server: Server, nc: jetspark.Connection) -> dict[str, Any]:
     """The server's view of a connection, its subscriptions included."""
-    url = f"{server.http_url}/connz?subs=1&cid={nc.client_id}"
+    return (await _connections(server, nc.client_id))[0]
 
-    def get() -> dict[str, Any]:
+
+async def forgotten(server: Server, client_id: int) -> None:
+    """Wait until the server has noticed that a connection is gone: until then it sends messages into it."""
+
+    async def gone() -> bool:
+        return not await _connections(server, client_id)
+
+    await eventually(gone)
+
+
+async def _connections(server: Server, client_id: int) -> list[dict[str, Any]]:
+    url = f"{server.http_url}/connz?subs=1&cid={client_id}"
+
+    def get() -> list[dict[str, Any]]:
         with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             connections: list[dict[str, Any]] = json.load(answer)["connections"]
-        return connections[0]
+        return connections
 
     return await asyncio.to_thread(get)
 

@@ -13,6 +13,7 @@ from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.jetstream.consume_errors import MissedHeartbeat
 from lossy_proxy import LossyProxy
+from monitoring import forgotten
 
 if TYPE_CHECKING:
     from jetspark import Consumer
@@ -125,7 +126,9 @@ async def test_a_link_that_breaks_before_the_inbox_is_changed(server: Server, js
             await waiting(consumer, 1)
             proxy.hold_down = True
             await eventually(lambda: alarms(seen) >= 1)
+            before = nc.client_id
             await proxy.cut()
+            await forgotten(server, before)
             await fill(js, stream, 7)
             assert numbers(await take(messages, 7)) == list(range(7))
 
