@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +29,9 @@ settings.load_profile("repeated")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What a shell runs in the background ignores Ctrl-C, and the processes that tests start and interrupt would
+    # inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Marking())
     expect_stops()
 

@@ -64,11 +64,7 @@ def spawn() -> Iterator[Callable[[Server, str], subprocess.Popen[str]]]:
     with contextlib.ExitStack() as cleanup:
 
         def start(server: Server, script: str) -> subprocess.Popen[str]:
-            # A shell that starts us in the background lets its children ignore SIGINT; these must not.
-            code = (
-                "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-                f"from jetspark import blocking\nURL = {server.url!r}\n"
-            ) + textwrap.dedent(script)
+            code = f"from jetspark import blocking\nURL = {server.url!r}\n" + textwrap.dedent(script)
             process = cleanup.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-W", "error", "-c", code],
