@@ -29,8 +29,7 @@ settings.load_profile("repeated")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # What a shell runs in the background ignores Ctrl-C, and the processes that tests start and interrupt would
-    # inherit that.
+    # What a shell runs in the background ignores Ctrl-C, and so would the processes that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Marking())
     expect_stops()
