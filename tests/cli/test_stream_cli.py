@@ -156,13 +156,14 @@ def test_bodies_that_are_no_text(cli: Run, stream: str) -> None:
 def test_copy_and_restore_are_each_other_s_inverse(cli: Run, tmp_path: Path, kind: str, direct: str) -> None:
     name = unique("COPY")
     assert cli("stream", "add", name, "--subjects", f"{name}.>", direct, "--description", "kept").code == 0
-    cli("pub", f"{name}.a", "n {{Count}}", "--count", "700", "--js", "-H", "K: 1", "-H", "K: 2")
+    cli("pub", f"{name}.a", "n {{Count}}", "--count", "700", "--js", "-H", "K: 1", "-H", "K: 2", "-H", "k: 3")
     cli("pub", f"{name}.bin", "--js", stdin=b"\xff\x00")
     file = tmp_path / f"out.{kind}"
     report = cli("stream", "copy", name, str(file), "--json").json
     assert (report["messages"], report["format"]) == (701, kind)
     assert not list(tmp_path.glob("*.partial"))
     before = cli("stream", "view", name, "--all", "--json").lines
+    assert before[0]["headers"] == {"K": ["1", "2"], "k": ["3"]}
     assert cli("stream", "rm", name, "--force").code == 0
     done = cli("stream", "restore", str(file), "--json")
     assert done.code == 0, done.err
@@ -280,6 +281,30 @@ def test_ids_that_came_twice_are_restored_twice(cli: Run, tmp_path: Path) -> Non
     cli("stream", "rm", name, "--force")
     assert cli("stream", "restore", str(file), "--json").json["duplicates"] == 0
     assert [one["data"] for one in cli("stream", "view", name, "--json").lines] == ["one", "two"]
+
+
+def test_a_restore_into_a_purged_stream_stores_nothing_and_says_so(
+    cli: Run, stream: str, tmp_path: Path
+) -> None:
+    """The stream has no message and knows all ids: it "succeeded" with 0 stored."""
+    file = tmp_path / "purged.jsonl"
+    cli("stream", "copy", stream, str(file))
+    first = cli("stream", "restore", str(file), "--stream", stream, "--new-ids", "--json").json
+    assert (first["messages"], first["stored"], first["duplicates"], first["missing"]) == (3, 3, 0, 0)
+    cli("stream", "purge", stream, "--force")
+    cli("stream", "restore", str(file), "--stream", stream)
+    there = cli("stream", "restore", str(file), "--stream", stream)
+    assert there.code == 0
+    assert "restored 0 of 3 messages" in there.err
+    assert "3 were there already" in there.err
+    cli("stream", "purge", stream, "--force")
+    refused = cli("stream", "restore", str(file), "--stream", stream, "--json")
+    assert refused.code == 1
+    assert (refused.json["stored"], refused.json["duplicates"], refused.json["missing"]) == (0, 3, 3)
+    assert "3 messages are not in stream" in refused.err
+    assert "--new-ids" in refused.err
+    assert cli("stream", "restore", str(file), "--stream", stream, "--new-ids").code == 0
+    assert cli("stream", "info", stream, "--json").json["state"]["messages"] == 3
 
 
 def test_odd_bytes_of_others_break_nothing(

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.publish import Expect, publish_headers
 from jetspark.spark.options import OptionError
+from jetspark.spark.origin import UnknownMicroBatch
 from jetspark.spark.rows import BadRow, MessageIds, PlainRows, RowPlanner, SinkColumns
 from jetspark.spark.sink_options import SinkSchemaError, check_columns, parse_sink
 from jetspark.spark.sink_target import NotExactlyOnce, UnfitStream
@@ -125,7 +126,8 @@ def test_an_id_comes_from_the_column_then_from_the_header_then_from_the_row() ->
         headers=pa.array([[("Nats-Msg-Id", "of-header")], [("nats-msg-id", "of-header")], None], SINGLE),
         msg_id=pa.array(["of-column", None, None]),
     )
-    made = planner(SinkColumns(0, 1, headers=2, msg_id=3), ids=MessageIds("q-7", 3)).plan(batch)
+    columns = SinkColumns(0, 1, headers=2, msg_id=3)
+    made = planner(columns, ids=MessageIds("q-7", 3), keep_nats_headers=True).plan(batch)
     assert [m.msg_id for m in made[:2]] == ["of-column", "of-header"]
     assert made[2].msg_id is not None
     assert made[2].msg_id.startswith("q-7-3-")
@@ -210,7 +212,6 @@ BAD_ROWS = [
     ({"headers": pa.array([None, [("A", "1\r\n2")]], SINGLE)}, "headers", "'A'", "CR or LF"),
     ({"headers": pa.array([None, [("A", None)]], SINGLE)}, "headers", "'A'", "null"),
     ({"headers": pa.array([None, [("A", ["1", None])]], MULTI)}, "headers", "'A'", "null"),
-    ({"headers": pa.array([None, [("Nats-Batch-Id", "x")]], SINGLE)}, "headers", "Batch", "atomic batch"),
     ({"headers": pa.array([None, [("A", "x" * 5000)]], SINGLE)}, "data", "b''", "exceed the limit of 4096"),
     ({"msg_id": pa.array(["ok", ""])}, "msg_id", "''", "printable"),
     ({"msg_id": pa.array(["ok", "a\nb"])}, "msg_id", "'a\\nb'", "printable"),
@@ -460,6 +461,7 @@ def test_exactly_once_without_any_ids_is_refused() -> None:
         SinkSchemaError("x", "is odd"),
         NotExactlyOnce("window"),
         UnfitStream("sealed"),
+        UnknownMicroBatch("which?"),
         OptionError("x", "is odd"),
     ],
 )

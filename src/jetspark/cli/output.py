@@ -192,8 +192,11 @@ def clean(text: str) -> str:
 
 
 def header_fields(headers: Headers) -> dict[str, list[str]]:
-    """Headers in JSON."""
-    return {clean(name): [clean(value) for value in values] for name, values in headers.to_dict().items()}
+    """Headers in JSON. Names that differ in case are different names, as on the server."""
+    fields: dict[str, list[str]] = {}
+    for name, value in headers.items():
+        fields.setdefault(clean(name), []).append(clean(value))
+    return fields
 
 
 def data_fields(data: bytes) -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 from jetspark.cli import output, stream_options, transfer
 from jetspark.cli.asking import ask, can_ask, confirm
 from jetspark.cli.commands import Force, Json, StreamName, command, group
-from jetspark.cli.errors import UsageError
+from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.output import ago_text, bytes_text, limit_text, number, seconds_text, time_text
 from jetspark.cli.settings import find_stream, jetstream, run
 from jetspark.cli.values import moment
@@ -381,23 +381,34 @@ def restore(
     subjects: Annotated[
         list[str] | None, typer.Option("--subjects", metavar="SUBJECT", help="Subjects of the new stream.")
     ] = None,
+    new_ids: Annotated[
+        bool, typer.Option("--new-ids", help="Store every message, also those that the stream had before.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     json: Json = False,
 ) -> None:
     """Publish an export back into a stream, which is created with the saved config when it is missing.
 
     Sequences and times are given anew; a new stream begins at the first sequence of the old one. A message
-    has its old sequence as message id, so a restore that broke may be repeated within the duplicate window.
+    keeps its message id, or has its old sequence as one, so a restore that broke may be repeated within the
+    duplicate window. A stream that was purged within that time does not store them again: then the command
+    fails and names --new-ids.
     """
     kind = transfer.file_kind(file, format)
-    report = run(transfer.restore(file, kind, stream=stream, subjects=subjects, quiet=quiet))
+    report = run(transfer.restore(file, kind, stream=stream, subjects=subjects, quiet=quiet, new_ids=new_ids))
     if json:
         output.print_json(report)
     else:
-        doubled = f", {number(report['duplicates'])} were there already" if report["duplicates"] else ""
+        there = report["duplicates"] - report["missing"]
+        doubled = f", {number(there)} were there already" if there else ""
         output.notice(
-            f"restored {number(report['messages'])} messages to {report['stream']} "
-            f"in {seconds_text(report['seconds'])}{doubled}"
+            f"restored {number(report['stored'])} of {number(report['messages'])} messages to "
+            f"{report['stream']} in {seconds_text(report['seconds'])}{doubled}"
+        )
+    if report["missing"]:
+        raise CommandFailed(
+            f"{number(report['missing'])} messages are not in stream {report['stream']}: it was purged and "
+            "still knows their ids (duplicate_window), so it did not store them; give --new-ids, or wait"
         )
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from datetime import datetime
 
-    from jetspark.jetstream import JetStream, Stream
+    from jetspark.jetstream import JetStream, PubAck, Stream
 
 VERSION = 1
 _ROWS = 5000
@@ -364,9 +365,19 @@ class _Export:
 
 
 async def restore(
-    file: str, kind: str, *, stream: str | None, subjects: list[str] | None, quiet: bool
+    file: str,
+    kind: str,
+    *,
+    stream: str | None,
+    subjects: list[str] | None,
+    quiet: bool,
+    new_ids: bool = False,
 ) -> dict[str, Any]:
-    """Publish an export; returns what was done."""
+    """Publish an export; returns what was done.
+
+    A message whose id the stream knows is not stored again. ``missing`` counts those of them that are not in
+    the stream any more: it was purged, and remembers the ids of what it had. ``new_ids`` stores all of them.
+    """
     began = time.monotonic()
     export = _Export(file, kind)
     try:
@@ -378,19 +389,27 @@ async def restore(
             created = await _ensure(js, wanted, subjects)
             count = size = 0
             seen: set[int] = set()
+            known: list[int] = []  # sequences of what the stream had
             expected = Expect(stream=wanted.name)
             identity = f"{config.name}:{export.head.get('created')}"
+            if new_ids:
+                identity += f":{uuid.uuid4().hex[:16]}"
+
+            def note(ack: asyncio.Future[PubAck]) -> None:
+                if not ack.cancelled() and ack.exception() is None and ack.result().duplicate:
+                    known.append(ack.result().seq)
+
             async with js.publisher() as publisher:
                 with output.progress(f"restoring {wanted.name}", export.total, quiet=quiet) as advance:
                     for message in export.messages():
                         headers = _kept(message.headers)
-                        own = headers.get("Nats-Msg-Id")
+                        own = None if new_ids else headers.get("Nats-Msg-Id")
                         if own is not None and hash(own) in seen:
                             # It came again after the duplicate window of its day, and would be lost in ours.
                             own = None
                         elif own is not None:
                             seen.add(hash(own))
-                        await publisher.publish(
+                        acked = await publisher.publish(
                             message.subject,
                             message.data,
                             headers=headers,
@@ -398,19 +417,23 @@ async def restore(
                             # Another stream may capture the subject: then nothing is stored there.
                             expect=expected,
                         )
+                        acked.add_done_callback(note)
                         count += 1
                         size += len(message.data)
                         if count % 500 == 0:
                             advance(500)
                     await publisher.flush()
                     advance(count % 500)
+            state = (await (await js.get_stream(wanted.name)).info()).state
             return {
                 "stream": wanted.name,
                 "created": created,
                 "file": file,
                 "format": kind,
                 "messages": publisher.stats.acked,
+                "stored": publisher.stats.acked - publisher.stats.duplicates,
                 "duplicates": publisher.stats.duplicates,
+                "missing": sum(seq < state.first_seq for seq in known),
                 "bytes": size,
                 "seconds": round(time.monotonic() - began, 3),
             }

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from jetspark.spark.helpers import decode_json, read, read_stream, route, write, write_stream
 from jetspark.spark.lag_listener import StreamLag, StreamLagListener
+from jetspark.spark.sessions import active_session
+from jetspark.spark.write_result import WriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "StreamLag",
     "StreamLagListener",
+    "WriteResult",
+    "active_session",
     "decode_json",
     "read",
     "read_stream",

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import string
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
 from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from jetspark.spark.sessions import active_session, is_connect, numbered_write, query_of_checkpoint
+from jetspark.spark.write_result import WriteResult, load_result
 from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -94,8 +97,11 @@ class SinkArguments(ConnectionArguments, total=False):
     dead_letter_subject: str
     derive_msg_id: bool
     msg_id_prefix: str
+    batch_id: int
+    keep_nats_headers: bool
     require_exactly_once: bool
     required_duplicate_window: Span
+    result_file: Text
 
 
 _DURATIONS = frozenset(
@@ -108,21 +114,38 @@ def read(
     spark: SparkSession, *, schema: StructType | str | None = None, **options: Unpack[SourceArguments]
 ) -> DataFrame:
     """A batch read of streams; ``schema``: the columns to read, all by default."""
-    reader = spark.read.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
-    return (reader if schema is None else reader.schema(schema)).load()
+    with active_session(spark):
+        reader = spark.read.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
+        return (reader if schema is None else reader.schema(schema)).load()
 
 
 def read_stream(
     spark: SparkSession, *, schema: StructType | str | None = None, **options: Unpack[SourceArguments]
 ) -> DataFrame:
     """A streaming read of streams; ``schema``: the columns to read, all by default."""
-    reader = spark.readStream.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
-    return (reader if schema is None else reader.schema(schema)).load()
+    with active_session(spark):
+        reader = spark.readStream.format("jetstream").options(**option_strings(options, SOURCE_OPTIONS))
+        return (reader if schema is None else reader.schema(schema)).load()
 
 
-def write(df: DataFrame, **options: Unpack[SinkArguments]) -> None:
-    """Append the rows of a DataFrame to a stream; returns when every row is acked."""
-    _write_batch(option_strings(options, SINK_OPTIONS), df, 0)
+def write(df: DataFrame, **options: Unpack[SinkArguments]) -> WriteResult | None:
+    """Append the rows of a DataFrame to a stream; returns when every row is acked.
+
+    The result says how many rows were stored and how many the stream had already. It is None where the driver
+    runs on another machine, which only happens with Spark Connect; the driver's log has it.
+
+    In foreachBatch a repeated micro-batch stores nothing twice. Where Spark does not tell the micro-batch
+    (Spark Connect, threads of your own) give ``batch_id`` and ``msg_id_prefix``, or the write is refused.
+    """
+    strings = option_strings(options, SINK_OPTIONS)
+    with numbered_write(df, strings), active_session(df.sparkSession):
+        if "resultFile" in strings:
+            _save(df, strings)
+            return load_result(strings["resultFile"])
+        with tempfile.TemporaryDirectory(prefix="jetspark-write-") as folder:
+            path = os.path.join(folder, "result.json")
+            _save(df, {**strings, "resultFile": path})
+            return load_result(path)
 
 
 def write_stream(
@@ -144,19 +167,21 @@ def write_stream(
     if available_now and processing_time is not None:
         raise InvalidArgument("processing_time", processing_time, "contradicts available_now; give one")
     strings = option_strings(options, SINK_OPTIONS)
+    checkpoint = os.fspath(checkpoint_location)
     if output_mode == "update":
         strings.setdefault("msgIdPrefix", "update")
-        writer = df.writeStream.foreachBatch(partial(_write_batch, strings))
+        writer = df.writeStream.foreachBatch(partial(_write_update, strings, checkpoint))
     else:
         writer = df.writeStream.format("jetstream").options(**strings)
-    writer = writer.option("checkpointLocation", os.fspath(checkpoint_location)).outputMode(output_mode)
+    writer = writer.option("checkpointLocation", checkpoint).outputMode(output_mode)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif processing_time is not None:
         writer = writer.trigger(processingTime=processing_time)
-    return writer.start()
+    with active_session(df.sparkSession):
+        return writer.start()
 
 
 def decode_json(
@@ -269,9 +294,17 @@ _CORRUPT = "_jetspark_corrupt"
 _UNSAFE = r"[.*>\s\p{Cntrl}]"
 
 
-def _write_batch(options: Mapping[str, str], batch: DataFrame, batch_id: int) -> None:
-    del batch_id  # the sink learns it from the task
-    batch.write.format("jetstream").options(**options).mode("append").save()
+def _save(df: DataFrame, options: Mapping[str, str]) -> None:
+    df.write.format("jetstream").options(**options).mode("append").save()
+
+
+def _write_update(options: Mapping[str, str], checkpoint: str, batch: DataFrame, batch_id: int) -> None:
+    """A micro-batch of update mode. Module level, because Spark Connect ships it to its server."""
+    prefix = options["msgIdPrefix"]
+    if is_connect(batch.sparkSession):
+        # The tasks are not told their query there. Its id is in the checkpoint, and stays with it.
+        prefix = f"{prefix}-{query_of_checkpoint(batch.sparkSession, checkpoint)}"
+    _save(batch, {**options, "msgIdPrefix": prefix, "batchId": str(batch_id)})
 
 
 def _string(name: str, value: object) -> str:

@@ -86,8 +86,11 @@ SINK_OPTIONS = (
     "deadLetterSubject",
     "deriveMsgId",
     "msgIdPrefix",
+    "batchId",
+    "keepNatsHeaders",
     "requireExactlyOnce",
     "requiredDuplicateWindow",
+    "resultFile",
 )
 # What Spark itself passes along to a sink.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")

@@ -16,6 +16,7 @@ position and hash: those repeat only when the order does, and the worst that can
 
 from __future__ import annotations
 
+import contextlib
 import re
 from binascii import hexlify
 from datetime import timedelta
@@ -42,6 +43,8 @@ REMEMBERED_ROWS = 500_000
 # A server adds nothing to the headers that it counts, but these bound the work of measuring them exactly.
 _HEADER_SLACK = 512
 _SHOWN = 120
+# Headers that the server obeys begin so.
+_NATS = "nats-"
 _TTL = re.compile(r"never|\d+|(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
 
 REASON_HEADER = "Jetspark-Error"
@@ -164,7 +167,8 @@ class RowPlanner:
 
     ``subject``: the constant subject when there is no such column. ``max_size``: most bytes of headers and
     data together. ``expect`` is what each publish will say, because its header counts too. ``ids``: None
-    derives none.
+    derives none. ``keep_nats_headers``: pass headers named ``Nats-*`` on to the server, which obeys them.
+    ``require_ids``: a row without an id is a bad row.
     """
 
     def __init__(
@@ -177,6 +181,8 @@ class RowPlanner:
         ids: MessageIds | None = None,
         expect: Expect | None = None,
         dead_letter_subject: str | None = None,
+        keep_nats_headers: bool = False,
+        require_ids: bool = False,
     ) -> None:
         self._columns = columns
         self._partition = partition
@@ -185,7 +191,12 @@ class RowPlanner:
         self._ids = ids
         self._expect = expect
         self._dead_letter_subject = dead_letter_subject
+        self._keep_nats_headers = keep_nats_headers
+        self._require_ids = require_ids
+        # Of the current record batch: what was left out of the headers of a row, for its dead letter.
+        self._left_out: dict[int, Headers] = {}
         self._row = 0
+        self.dropped_headers: set[str] = set()
 
     @property
     def rows(self) -> int:
@@ -216,7 +227,11 @@ class RowPlanner:
         ):
             row = first + index
             if bad and index in bad:
-                append(self._dead_letter(row, bad[index], subject, data, header, derive))
+                append(
+                    self._dead_letter(
+                        row, bad[index], subject, data, header, self._left_out.get(index), derive
+                    )
+                )
                 continue
             if msg_id is None and header is not None:
                 msg_id = header.get("Nats-Msg-Id")
@@ -281,8 +296,10 @@ class RowPlanner:
     def _headers(
         self, batch: pa.RecordBatch, count: int, bad: dict[int, tuple[str, object, str]]
     ) -> Sequence[Headers | None]:
+        self._left_out.clear()
         if self._columns.headers is None:
             return [None] * count
+        keep = self._keep_nats_headers
         found: list[Headers | None] = []
         for index, pairs in enumerate(_maps(batch.column(self._columns.headers), bad)):
             if not pairs:
@@ -290,12 +307,21 @@ class RowPlanner:
                 continue
             headers = Headers()
             for name, value in pairs:
+                if not keep and isinstance(name, str) and name.lower().startswith(_NATS):
+                    self._drop(index, name, value)
+                    continue
                 try:
                     _add_header(headers, name, value)
                 except InvalidArgument as error:
                     bad.setdefault(index, ("headers", {name: value}, error.rule))
-            found.append(headers)
+            found.append(headers or None)
         return found
+
+    def _drop(self, index: int, name: str, value: object) -> None:
+        self.dropped_headers.add(name)
+        if self._dead_letter_subject is not None:
+            with contextlib.suppress(InvalidArgument):
+                _add_header(self._left_out.setdefault(index, Headers()), name, value)
 
     def _ttls(
         self, batch: pa.RecordBatch, count: int, bad: dict[int, tuple[str, object, str]]
@@ -326,6 +352,10 @@ class RowPlanner:
             return [None] * count
         values: list[str | None] = _texts(batch.column(self._columns.msg_id), "msg_id", bad)
         for index, value in enumerate(values):
+            if value is None and self._require_ids:
+                bad.setdefault(
+                    index, ("msg_id", None, "must not be null with requireExactlyOnce and deriveMsgId=false")
+                )
             if value is not None and (not value or not value.isprintable() or value != value.strip()):
                 bad.setdefault(
                     index, ("msg_id", value, "must be printable text without spaces around it, or null")
@@ -378,6 +408,7 @@ class RowPlanner:
         subject: str | None,
         data: bytes | None,
         header: Headers | None,
+        left_out: Headers | None,
         derive: Callable[..., str] | None,
     ) -> Outgoing:
         assert self._dead_letter_subject is not None
@@ -388,8 +419,9 @@ class RowPlanner:
         if subject is not None:
             headers[SUBJECT_HEADER] = _one_line(subject)[:1024]
         # Headers steer the server (ids, roll-ups, expectations): what is kept is kept for reading only.
-        for name, text in [] if header is None else header.items():
-            headers.add(name if not name.lower().startswith("nats-") else f"Jetspark-{name}", text)
+        for kept in (header, left_out):
+            for name, text in [] if kept is None else kept.items():
+                headers.add(name if not name.lower().startswith(_NATS) else f"Jetspark-{name}", text)
         body = b"" if data is None else data
         # The space keeps it apart from a good row of the same subject and body.
         msg_id = None if derive is None else "dead-" + derive(row, f"dead {subject}", body, None, None)

@@ -14,11 +14,19 @@ Options (names in any case), beside those of the connection:
   runs again stores nothing twice. False saves the header; then failures may store rows twice.
 - ``msgIdPrefix``: batch writes only. A name for this write: a second write of the same rows under the same
   name stores nothing twice. Default: random for each write. In foreachBatch the query's id and micro-batch
-  are added to it, so a constant name makes replays safe; several writes there need different names.
-- ``requireExactlyOnce`` (false): refuse to start, instead of warning, when the stream can't recognise what
-  is written again for ``requiredDuplicateWindow``.
+  are part of the ids with and without it; several writes there of rows that may be equal need different
+  names.
+- ``batchId``: batch writes only. The micro-batch, where Spark does not tell it (Spark Connect, threads
+  inside foreachBatch); ``msgIdPrefix`` then has to name the query. See :mod:`jetspark.spark.origin`.
+- ``keepNatsHeaders`` (false): pass on headers named ``Nats-*`` of the column ``headers``. The server obeys
+  such headers: an id copied from another stream makes it drop rows, a roll-up empties the stream. By default
+  they are left out, with a warning.
+- ``requireExactlyOnce`` (false): refuse, instead of warning, when the stream can't recognise what is written
+  again for ``requiredDuplicateWindow``, when rows have no ids, and when their micro-batch is unknown.
 - ``requiredDuplicateWindow`` (``2 minutes``): the stream's ``duplicate_window`` must be at least this. Choose
   the longest time between a crash of the query and its restart that you count on.
+- ``resultFile``: batch writes only. A file that the driver creates when the write is done, with its counts as
+  JSON; see :class:`jetspark.spark.write_result.WriteResult`.
 """
 
 from __future__ import annotations
@@ -86,8 +94,11 @@ class SinkOptions:
     dead_letter_subject: str | None = None
     derive_msg_id: bool = True
     msg_id_prefix: str | None = None
+    batch_id: int | None = None
+    keep_nats_headers: bool = False
     require_exactly_once: bool = False
     required_duplicate_window: float = DEFAULT_DUPLICATE_WINDOW
+    result_file: str | None = None
 
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> SinkOptions:
@@ -114,6 +125,10 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
             options.fail("msgIdPrefix", "must be printable and at most 200 characters")
         if not options.flag("deriveMsgId", True):
             options.fail("msgIdPrefix", "contradicts deriveMsgId=false")
+    if streaming:
+        for name in ("batchId", "resultFile"):
+            if options.given(name):
+                options.fail(name, "is for batch writes (also in foreachBatch)")
     return SinkOptions(
         connection=parse_connection(options),
         stream=_stream(options),
@@ -123,8 +138,11 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
         dead_letter_subject=_subject(options, "deadLetterSubject"),
         derive_msg_id=options.flag("deriveMsgId", True),
         msg_id_prefix=prefix,
+        batch_id=options.integer("batchId", minimum=0),
+        keep_nats_headers=options.flag("keepNatsHeaders", False),
         require_exactly_once=options.flag("requireExactlyOnce", False),
         required_duplicate_window=options.seconds("requiredDuplicateWindow") or DEFAULT_DUPLICATE_WINDOW,
+        result_file=options.text("resultFile"),
     )
 
 

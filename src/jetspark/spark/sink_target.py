@@ -40,6 +40,7 @@ class Target:
 
     stream: str | None = None
     max_msg_size: int | None = None
+    subjects: tuple[str, ...] = ()
 
 
 def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) -> Target:
@@ -65,7 +66,7 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
         return Target()
     check_stream(stream, config, options, columns)
     size = config.max_msg_size
-    return Target(stream, size if size is not None and size > 0 else None)
+    return Target(stream, size if size is not None and size > 0 else None, tuple(config.subjects or ()))
 
 
 def check_stream(stream: str, config: StreamConfig, options: SinkOptions, columns: SinkColumns) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
@@ -20,6 +21,7 @@ from jetspark.jetstream.publisher_stats import PublishFailed
 from jetspark.spark import connections
 from jetspark.spark.patience import patiently
 from jetspark.spark.rows import MessageIds, Outgoing, PlainRows, RowPlanner, shorten
+from jetspark.spark.sink_subjects import SubjectCheck
 from jetspark.spark.sink_target import Target, check_stream
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ log = logging.getLogger("jetspark.spark.sink")
 
 # Record batches whose acks may be outstanding before the oldest is looked at.
 _UNCHECKED = 2
+# A row to a subject that no stream seems to store: an account's mapping may know better.
+_FIRST_TRIES = 8
+_FIRST_PAUSE = 0.25
 
 
 class RowNotAcked(JetsparkError):
@@ -61,15 +66,16 @@ class RowNotAcked(JetsparkError):
 
 @dataclass(slots=True)
 class TaskCounts:
-    """What a task did: rows it got, acks, acks that said "stored already", dead letters, repeated sends."""
+    """What a task did; see :class:`jetspark.spark.write_result.WriteResult`."""
 
     rows: int = 0
-    acked: int = 0
+    stored: int = 0
     duplicates: int = 0
     dead_letters: int = 0
     resent: int = 0
     bytes: int = 0
     streams: set[str] = field(default_factory=set)
+    dropped_headers: set[str] = field(default_factory=set)
 
 
 def write_task(
@@ -93,6 +99,8 @@ def write_task(
         ids=MessageIds(origin, partition) if options.derive_msg_id else None,
         expect=expect,
         dead_letter_subject=options.dead_letter_subject,
+        keep_nats_headers=options.keep_nats_headers,
+        require_ids=options.require_exactly_once and not options.derive_msg_id,
     )
     publisher = js.publisher(window=options.window, ack_timeout=options.ack_timeout, retry=True)
     pipeline = _Pipeline(js, publisher, options, columns, partition, expect, target)
@@ -110,9 +118,9 @@ def write_task(
     pipeline.finish()  # names the row
     if failure is not None:
         raise failure
-    counts, stats = pipeline.counts, publisher.stats
-    counts.rows = planner.rows
-    counts.acked, counts.duplicates, counts.resent = stats.acked, stats.duplicates, stats.resent
+    counts = pipeline.counts
+    counts.rows, counts.resent = planner.rows, publisher.stats.resent
+    counts.dropped_headers = planner.dropped_headers
     return counts
 
 
@@ -140,29 +148,76 @@ class _Pipeline:
         self._partition = partition
         self._expect = expect
         self._known_stream = target.stream
+        self._subjects = SubjectCheck(js, target.subjects)
+        self._doubts: set[str] = set()
         self._flights: deque[tuple[list[Outgoing] | PlainRows, AckBatch]] = deque()
         self.counts = TaskCounts()
 
     def publish(self, messages: list[Outgoing]) -> None:
         """Send them; waits for room in the window. Raises when an earlier row was refused."""
+        messages = self._try_first(messages)
         if not messages:
             return
         dead = [message for message in messages if message.dead]
         for part in (messages,) if not dead else ([m for m in messages if not m.dead], dead):
             if part:
                 self._flights.append((part, self._send(part)))
-        self.counts.dead_letters += len(dead)
         self.counts.bytes += sum(len(message.data) for message in messages)
         self._check_some()
 
     def publish_plain(self, rows: PlainRows) -> None:
         """The same for the common case."""
-        _, subjects, datas, ids = rows
+        first, subjects, datas, ids = rows
+        if self._doubtful(subjects):
+            texts = [None] * len(datas) if ids is None else [one.decode() for one in ids]
+            parts = zip(count(first), subjects, datas, texts)  # count has no end
+            self.publish([Outgoing(row, to, data, None, id, None, False) for row, to, data, id in parts])
+            return
         self._flights.append(
             (rows, self._publisher._publish_columns(Columns(subjects, datas, ids, self._expect)))
         )
         self.counts.bytes += sum(map(len, datas))
         self._check_some()
+
+    def _doubtful(self, subjects: list[str]) -> bool:
+        """Whether there are subjects among them that no stream seems to store."""
+        if self._columns.subject is not None:  # else it was checked at the start
+            self._doubts.update(self._subjects.not_stored(subjects))
+        return bool(self._doubts)
+
+    def _try_first(self, messages: list[Outgoing]) -> list[Outgoing]:
+        """Publish the first row of each doubtful subject alone; the others are left."""
+        if not self._doubtful([message.subject for message in messages if not message.dead]):
+            return messages
+        left: list[Outgoing] = []
+        for message in messages:
+            if message.dead or message.subject not in self._doubts:
+                left.append(message)
+                continue
+            self._doubts.remove(message.subject)
+            self._publish_alone(message)
+        return left
+
+    def _publish_alone(self, message: Outgoing) -> None:
+        row, subject, data, headers, msg_id, ttl, _ = message
+        try:
+            ack = self._js.publish(
+                subject,
+                data,
+                headers=headers,
+                msg_id=msg_id,
+                expect=self._expect,
+                ttl=ttl,
+                timeout=self._options.ack_timeout,
+                retries=_FIRST_TRIES,
+                retry_wait=min(_FIRST_PAUSE, self._options.ack_timeout / _FIRST_TRIES),
+            )
+        except JetsparkError as error:
+            raise RowNotAcked(self._partition, row, subject, error, 1, self._hint(subject, error)) from None
+        self.counts.stored += not ack.duplicate
+        self.counts.duplicates += ack.duplicate
+        self.counts.bytes += len(data)
+        self.counts.streams.add(ack.stream)
 
     def _check_some(self) -> None:
         while len(self._flights) > _UNCHECKED and self._flights[0][1].done:
@@ -195,7 +250,10 @@ class _Pipeline:
             failed = self._publisher.stats.failed
             raise RowNotAcked(self._partition, row, subject, error, failed, self._hint(subject, error))
         if not isinstance(rows, PlainRows) and rows[0].dead:
+            self.counts.dead_letters += batch.count
             return  # where dead letters go is not where the rows go
+        self.counts.duplicates += batch.duplicates
+        self.counts.stored += batch.count - batch.duplicates
         streams = self.counts.streams
         if self._expect is not None and self._expect.stream is not None:
             streams.add(self._expect.stream)  # the server has seen to it

@@ -13,7 +13,7 @@ partition as long as nothing has to be sent again. Rows of a write that fails st
 transactions.
 
 Output modes: Spark lets Python sinks write in "append" and "complete" mode. For "update", write each
-micro-batch as a batch in ``foreachBatch`` with option ``msgIdPrefix``; ``jetspark.spark.write_stream`` does.
+micro-batch as a batch in ``foreachBatch``; ``jetspark.spark.write_stream`` does.
 
 Where things run (PySpark 4.3): the batch writer is made on the driver and shipped to tasks. The streaming
 writer is made anew for each micro-batch, in a process that stays, and again in another one for ``commit``; so
@@ -35,10 +35,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from jetspark.errors import JetsparkError
+from jetspark.spark.origin import batch_origin, place_of_task, stream_origin
 from jetspark.spark.patience import patiently
 from jetspark.spark.sink_options import SinkOptions, check_columns, parse_sink
 from jetspark.spark.sink_target import Target, inspect_target
+from jetspark.spark.write_result import WriteResult, save_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,23 +51,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jetspark.spark.sink")
 
-# Spark's names of the local properties of a streaming task.
-_BATCH_ID = "streaming.sql.batchId"
-_QUERY_ID = "sql.streaming.queryId"
-
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
     """What a task tells the driver: how many rows it got, and what became of them."""
 
     partition: int
+    attempt: int
     rows: int
-    acked: int
+    stored: int
     duplicates: int
     dead_letters: int
     resent: int
     bytes: int
     streams: tuple[str, ...]
+    dropped_headers: tuple[str, ...]
+
+    @property
+    def unexpected_duplicates(self) -> int:
+        """Duplicates that neither an earlier attempt of the task nor a repeated send explains."""
+        return 0 if self.attempt else max(0, self.duplicates - self.resent)
 
 
 class JetStreamWriter(DataSourceArrowWriter):
@@ -77,23 +81,30 @@ class JetStreamWriter(DataSourceArrowWriter):
         self._columns = columns
         self._target = target
         # Made once for the job, so a task that runs again derives the same ids.
-        self._origin = options.msg_id_prefix or uuid.uuid4().hex[:16]
+        self._job = uuid.uuid4().hex[:16]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """In a task: publish the rows of a partition."""
-        origin, batch = self._origin, _micro_batch()
-        if batch is not None and self._options.msg_id_prefix is not None:
-            # In foreachBatch: the name is the same for each micro-batch, the rows are not.
-            origin = f"{origin}-{batch}"
-        return _write(iterator, self._options, self._columns, self._target, origin)
+        options = self._options
+        all_derived = self._columns.msg_id is None
+        origin = batch_origin(
+            place_of_task(),
+            prefix=options.msg_id_prefix,
+            batch_id=options.batch_id,
+            job=self._job,
+            needed=options.derive_msg_id and (all_derived or options.require_exactly_once),
+        )
+        return _write(iterator, options, self._columns, self._target, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks succeeded."""
-        log.info("batch written: %s", _total(messages))
+        result = _tell("batch", messages, self._options, self._columns)
+        if self._options.result_file is not None:
+            save_result(result, self._options.result_file)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task failed. A stream can't take back what it has stored."""
-        log.warning("batch failed; stored all the same: %s", _total(messages))
+        log.warning("batch failed; stored all the same: %s", _stored(messages))
 
 
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -106,31 +117,16 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """In a task: publish the rows of a partition of a micro-batch."""
-        origin = _micro_batch()
-        if origin is None:
-            raise JetsparkError(
-                f"Spark did not tell this task its query and micro-batch (properties {_QUERY_ID} and "
-                f"{_BATCH_ID}), so no safe message ids can be derived"
-            )
+        origin = stream_origin(place_of_task())
         return _write(iterator, self._options, self._columns, self._target, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when all tasks of the micro-batch succeeded."""
-        log.info("micro-batch %d written: %s", batchId, _total(messages))
+        _tell(f"micro-batch {batchId}", messages, self._options, self._columns)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task failed; Spark will write the micro-batch again after a restart."""
-        log.warning("micro-batch %d failed; stored all the same: %s", batchId, _total(messages))
-
-
-def _micro_batch() -> str | None:
-    """Query and micro-batch of this task, short enough for an id; None outside a streaming query."""
-    context = TaskContext.get()
-    assert context is not None
-    query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-    if query is None or batch is None:
-        return None
-    return f"{query.replace('-', '')[:16]}-{batch}"
+        log.warning("micro-batch %d failed; stored all the same: %s", batchId, _stored(messages))
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JetStreamWriter:
@@ -182,27 +178,65 @@ def _write(
 
     context = TaskContext.get()
     assert context is not None
-    partition = context.partitionId()
+    partition, attempt = context.partitionId(), context.attemptNumber()
     counts = write_task(batches, options, columns, target, partition=partition, origin=origin)
     return SinkCommit(
         partition=partition,
+        attempt=attempt,
         rows=counts.rows,
-        acked=counts.acked,
+        stored=counts.stored,
         duplicates=counts.duplicates,
         dead_letters=counts.dead_letters,
         resent=counts.resent,
         bytes=counts.bytes,
         streams=tuple(sorted(counts.streams)),
+        dropped_headers=tuple(sorted(counts.dropped_headers)),
     )
 
 
-def _total(messages: Sequence[WriterCommitMessage | None]) -> str:
-    done = [message for message in messages if isinstance(message, SinkCommit)]
-    streams = sorted({stream for one in done for stream in one.streams})
-    return (
-        f"{sum(one.rows for one in done)} rows of {len(done)}/{len(messages)} tasks, "
-        f"{sum(one.acked for one in done)} acked, {sum(one.duplicates for one in done)} stored before, "
-        f"{sum(one.dead_letters for one in done)} dead letters, "
-        f"{sum(one.resent for one in done)} sent again, "
-        f"{sum(one.bytes for one in done)} bytes, streams: {', '.join(streams) or 'none'}"
-    )
+def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]:
+    return [message for message in messages if isinstance(message, SinkCommit)]
+
+
+def _stored(messages: Sequence[WriterCommitMessage | None]) -> str:
+    done = _commits(messages)
+    return f"{WriteResult.of(done)} ({len(done)} of {len(messages)} tasks)"
+
+
+def _tell(
+    what: str,
+    messages: Sequence[WriterCommitMessage | None],
+    options: SinkOptions,
+    columns: SinkColumns,
+) -> WriteResult:
+    """Log what became of the rows; warn of what may surprise."""
+    done = _commits(messages)
+    result = WriteResult.of(done)
+    log.info("%s written: %s", what, result)
+    again = sum(one.unexpected_duplicates for one in done)
+    if again:
+        foreign = columns.msg_id is not None or options.keep_nats_headers
+        log.warning(
+            "%s: %d of %d rows were not stored, because the stream has messages with their ids. %s",
+            what,
+            again,
+            result.rows,
+            "The ids are your own: different rows with one id are lost"
+            if foreign
+            else "Right if it was written before (a restart, or the same msgIdPrefix). If not: equal rows "
+            "that two writes of one micro-batch send to one stream need a msgIdPrefix for each write",
+        )
+    dropped = frozenset(result.dropped_headers) - _told_dropped
+    if dropped:
+        _told_dropped.update(dropped)
+        log.warning(
+            "%s: headers %s were left out, because the server obeys them. For ids and TTLs use the columns "
+            "msg_id and ttl; keepNatsHeaders=true passes all of them on",
+            what,
+            ", ".join(sorted(dropped)),
+        )
+    return result
+
+
+# Header names that this process has warned of.
+_told_dropped: set[str] = set()
