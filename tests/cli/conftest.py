@@ -9,12 +9,14 @@ import pytest
 from cli_forks import Forks
 from cli_runner import Ran, Terminal, environment, inside, process
 from helpers import unique
+from piping import PipeChild, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from jetspark.server import Server
+    from piping import Pipe
 
 
 class Run(Protocol):
@@ -64,4 +66,35 @@ def stream(cli: Run) -> str:
     assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
     sent = cli("pub", f"{name}.eu", "order {{Count}}", "--count", "3", "--js", "-H", "No: {{Count}}")
     assert sent.code == 0, sent.err
+    return name
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the pipes run."""
+    return tmp_path_factory.mktemp("pipe")
+
+
+@pytest.fixture(scope="session")
+def pipe(home: Path, _shared_server: Server) -> Iterator[Pipe]:
+    """Runs ``jetspark pipe`` in a child, which has one Spark for all."""
+    child = PipeChild(environment(home, NATS_URL=_shared_server.url), home)
+    yield child
+    child.close()
+
+
+@pytest.fixture
+def orders(cli: Run) -> str:
+    """A stream with four orders."""
+    name = unique("ORD")
+    assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
+    publish(cli, name, range(4))
+    return name
+
+
+@pytest.fixture
+def target(cli: Run) -> str:
+    """A stream for results."""
+    name = unique("TO")
+    assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
     return name

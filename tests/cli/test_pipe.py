@@ -4,93 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 import pytest
 
-from cli_runner import Ran, environment
 from helpers import unique
+from piping import NOW, SCHEMA, bodies, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Open, Run
-    from jetspark.server import Server
+    from piping import Pipe
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-SCHEMA = "id long, region string, amount double"
-NOW = ("--trigger", "available-now", "--master", "local[1]")
-
-
-class Pipe(Protocol):
-    def __call__(self, *args: str) -> Ran: ...
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pipe")
-
-
-@pytest.fixture(scope="module")
-def pipe(home: Path, _shared_server: Server) -> Iterator[Pipe]:
-    """Runs ``jetspark pipe`` in the child."""
-    child = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("pipe_child.py"))],
-        env=environment(home, NATS_URL=_shared_server.url),
-        cwd=home,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-
-    def run(*args: str) -> Ran:
-        child.stdin.write(json.dumps(["pipe", *args]) + "\n")
-        child.stdin.flush()
-        return Ran(*json.loads(child.stdout.readline()))
-
-    yield run
-    child.stdin.close()
-    child.wait(60)
-    child.stdout.close()
-
-
-@pytest.fixture
-def orders(cli: Run) -> str:
-    """A stream with four orders."""
-    name = unique("ORD")
-    assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
-    publish(cli, name, range(4))
-    return name
-
-
-@pytest.fixture
-def target(cli: Run) -> str:
-    name = unique("TO")
-    assert cli("stream", "add", name, "--subjects", f"{name}.>", "--storage", "memory").code == 0
-    return name
-
-
-def publish(cli: Run, stream: str, ids: range) -> None:
-    regions = ("eu", "us")
-    bodies = [json.dumps({"id": n, "region": regions[n % 2], "amount": n + 0.5}) for n in ids]
-    sent = cli(
-        "pub", f"{stream}.new", "--js", "--send-on", "newline", stdin="\n".join(bodies).encode() + b"\n"
-    )
-    assert sent.code == 0, sent
-
-
-def bodies(cli: Run, stream: str) -> list[tuple[str, dict[str, object]]]:
-    ran = cli("stream", "view", stream, "--json")
-    assert ran.code == 0, ran
-    found = [json.loads(line) for line in ran.out.splitlines()]
-    return [(one["subject"], json.loads(one["data"])) for one in found]
 
 
 def test_every_sink_and_a_restart(pipe: Pipe, cli: Run, home: Path, orders: str, target: str) -> None:
@@ -170,6 +97,7 @@ def test_errors_that_only_spark_can_find_are_short(pipe: Pipe, orders: str, targ
         assert message in error
         assert len(error.splitlines()) <= 2, error
         assert "at org." not in error
+        assert "ContextLogger" not in ran.err
         assert "Traceback" not in ran.err
 
 
@@ -205,12 +133,20 @@ def test_aggregates_unique_rows_and_updates(pipe: Pipe, cli: Run, orders: str, t
     assert "istinct" in ran.err
     ran = pipe(
         *("--from", orders, "--json-schema", SCHEMA, "--watermark", "timestamp 1h", "--unique", "id"),
-        *("--sql", "SELECT id, region FROM input", "--to", f"jetstream:{target}:{target}.ids", *NOW),
+        *(
+            "--name",
+            f"{orders}-ids",
+            "--sql",
+            "SELECT id, region FROM input",
+            "--to",
+            f"jetstream:{target}:{target}.ids",
+            *NOW,
+        ),
     )
     assert ran.code == 0, ran
     assert "8 rows read, 4 written" in ran.err
     ran = pipe(
-        *("--from", orders, "--json-schema", SCHEMA, "--output-mode", "update"),
+        *("--from", orders, "--json-schema", SCHEMA, "--output-mode", "update", "--name", f"{orders}-totals"),
         *("--sql", "SELECT region, count(*) AS n FROM input GROUP BY region"),
         *("--to", f"jetstream:{target}:{target}.totals", *NOW),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from jetspark.cli.json_schema import check_schema, infer
 from jetspark.cli.pipe_checks import split_credentials
 from jetspark.cli.pipe_errors import brief, failed
 from jetspark.cli.pipe_job import Sink, build, load, parse_sink, parse_start, parse_trigger
+from jetspark.cli.pipe_record import plain_sql
 from jetspark.cli.stopping import Flag
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ WRONG_USE: list[tuple[list[str], str]] = [
     ([*GOOD, "--conf", "a=b"], "'a' is no setting of Spark"),
     ([*GOOD, "--name", "a/b"], "'a/b' must be of letters"),
     ([*GOOD, "--checkpoint", "/etc/hostname"], "/etc/hostname is a file"),
+    ([*GOOD, "--restart-from", "soon"], "invalid --restart-from 'soon'; use committed"),
+    ([*GOOD, "--restart-from", "1", "--new-checkpoint"], "leave out --new-checkpoint"),
     (["--json", "run", "x.toml"], "options come behind 'run FILE'"),
     (["run"], "Missing argument 'FILE'"),
 ]
@@ -99,6 +103,7 @@ FILES = [
     ('json_infer = "yes"', 2, "'json_infer' must be true or false"),
     ('conf = "x"', 2, "'conf' must be a table"),
     ("sql = 1", 2, "'sql' must be text"),
+    ("new_checkpoint = true", 2, "'new_checkpoint' is not known"),
     ('from = "S"\nsql = "SELECT 1 FROM input"', 2, "--to: where should the rows go?"),
     ('from = "S"\nsql = "SELECT 1 FROM input"\nto = "console"\ntrigger = "x"', 2, "--trigger: 'x' is none"),
 ]
@@ -164,36 +169,44 @@ def test_flags_and_file_make_the_same_job(tmp_path: Path) -> None:
     assert job.conf == (("spark.sql.shuffle.partitions", "3"),)
 
 
-def test_the_checkpoint_follows_from_what_the_job_does(
+def test_the_folder_of_a_job_follows_from_its_identity(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     given: dict[str, Any] = {"from": ["S"], "sql": SQL, "to": ["parquet:out"]}
-    place = build(given).checkpoint_folder("nats://a")
-    assert place.startswith(str(tmp_path / "jetspark" / "pipe" / "S-"))
-    assert build({**given, "trigger": "once", "master": "local[1]"}).checkpoint_folder("nats://a") == place
-    others = [
-        build({**given, "sql": "SELECT subject FROM input"}).checkpoint_folder("nats://a"),
-        build({**given, "to": ["parquet:elsewhere"]}).checkpoint_folder("nats://a"),
-        build(given).checkpoint_folder("nats://b"),
+    root = tmp_path / "jetspark" / "pipe"
+    place = build(given).folder("nats://a:1,nats://b:1")
+    assert place.startswith(str(root / "unnamed" / "S-"))
+    edits: list[dict[str, Any]] = [
+        {"sql": "SELECT subject FROM input"},
+        {"to": ["parquet:out", "console"]},
+        {"trigger": "once", "master": "local[1]", "json_schema": "id long", "title": "job"},
     ]
-    assert len({place, *others}) == 4
-    assert build({**given, "checkpoint": "here"}).checkpoint_folder("nats://a") == "here"
+    for edit in edits:
+        assert build({**given, **edit}).folder("nats://b:1, nats://A:1") == place
+    assert build({**given, "from": ["T"]}).folder("nats://a:1") != place
+    assert build(given).folder("nats://c") != place
+    named = build({**given, "name": "nightly"})
+    assert named.folder("nats://a") == named.folder("nats://b") == str(root / "named" / "nightly")
+    assert build({**given, "checkpoint": "here", "name": "x"}).folder("nats://a") == "here"
 
 
 def test_sinks_have_places_of_their_own() -> None:
-    sinks = [
-        "parquet:a/x",
-        "parquet:b/x",
-        "csv:a/x",
-        "jetstream:OUT",
-        "jetstream:OUT:s",
-        "console",
-        "table:x",
-    ]
-    slugs = [parse_sink(text).slug for text in sinks]
+    sinks = ["parquet:a/x", "parquet:b/x", "csv:a/x", "jetstream:OUT", "jetstream:IN:s", "console", "table:x"]
+    found = [parse_sink(text) for text in sinks]
+    slugs = [sink.slug(sink.key()) for sink in found]
     assert len(set(slugs)) == len(sinks)
     assert all(part.replace("-", "").isalnum() for part in slugs)
+    # Another subject is another projection, not another sink; a folder is the same by any name.
+    assert parse_sink("jetstream:OUT:s.{x}").key() == parse_sink("jetstream:OUT").key()
+    assert parse_sink("parquet:a/x").key() == parse_sink(f"parquet:{os.getcwd()}/b/../a/x").key()
+    assert parse_sink("table:t").key() != parse_sink("table:t").key({"spark.sql.warehouse.dir": "/w"})
+
+
+def test_signs_of_comments_inside_quotes_are_no_comments() -> None:
+    sql = "SELECT '-- no /* comment */; here' AS a, `b--c` -- but; this is\nFROM input /* and\n; this */ ;"
+    built = build({"from": ["S"], "sql": sql, "to": ["console"]}).sql
+    assert plain_sql(built) == "SELECT '-- no /* comment */; here' AS a, `b--c` FROM input"
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,19 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="DIR",
-        help="Where progress is kept. Default: a folder that follows from the job; it is printed.",
+        help="Where progress is kept. Default: a folder for the job's name or its source; it is printed.",
     ),
+]
+RestartFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--restart-from",
+        metavar="committed|earliest|latest|SEQ|TIME",
+        help="Begin a new checkpoint there; committed: where the old one ends. Rows before may come again.",
+    ),
+]
+NewCheckpoint = Annotated[
+    bool, typer.Option("--new-checkpoint", help="Begin a new checkpoint at --start; the old one is kept.")
 ]
 Master = Annotated[
     str | None,
@@ -65,6 +76,9 @@ _HELP = f"""Run a Spark streaming query over streams: read, transform with SQL, 
 The messages are the view 'input' with the columns stream, sequence, subject, timestamp, headers and data,
 and with a JSON schema the fields of the bodies. Ctrl-C finishes the micro-batch that runs; a rerun of the
 same job continues where it ended.
+
+A job is its --name, or without one what it reads and from where; each sink has its own checkpoint. So the
+SQL may change, and sinks come and go. A change that a checkpoint can't take is refused before it runs.
 
 A row goes to a stream as it is when it has a column 'data', else as JSON of its columns. The subject is the
 one given, in which {{column}} stands for a column's value, or the column 'subject'.
@@ -130,9 +144,16 @@ def pipe(
         int | None, typer.Option("--max-per-batch", metavar="N", help="Most messages of one micro-batch.")
     ] = None,
     checkpoint: Checkpoint = None,
+    restart_from: RestartFrom = None,
+    new_checkpoint: NewCheckpoint = False,
     master: Master = None,
     conf: Conf = None,
-    name: Annotated[str | None, _option("--name", "NAME", "What to call the job.")] = None,
+    name: Annotated[
+        str | None,
+        _option(
+            "--name", "NAME", "The job's identity: its progress is kept under it. Default: what it reads."
+        ),
+    ] = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -155,6 +176,8 @@ def pipe(
         "master": master,
         "conf": conf,
         "name": name,
+        "restart_from": restart_from,
+        "new_checkpoint": new_checkpoint or None,
     }
     if context.invoked_subcommand is not None:
         if any(given.values()) or json or verbose:
@@ -175,6 +198,8 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The job, in TOML.", show_default=False)],
     trigger: Trigger = None,
     checkpoint: Checkpoint = None,
+    restart_from: RestartFrom = None,
+    new_checkpoint: NewCheckpoint = False,
     master: Master = None,
     conf: Conf = None,
     verbose: Verbose = False,
@@ -186,10 +211,10 @@ def run(
     the command runs.
     """
     given = load(file)
-    for key, value in (("trigger", trigger), ("checkpoint", checkpoint), ("master", master), ("conf", conf)):
-        if value:
-            given[key] = value
-    given.setdefault("name", file.stem if file.stem.replace("-", "").replace("_", "").isalnum() else None)
+    flags: dict[str, Any] = {"trigger": trigger, "checkpoint": checkpoint, "master": master, "conf": conf}
+    flags |= {"restart_from": restart_from, "new_checkpoint": new_checkpoint}
+    given |= {key: value for key, value in flags.items() if value}
+    given["title"] = file.stem if file.stem.replace("-", "").replace("_", "").isalnum() else None
     _execute(given, json, verbose)
 
 

@@ -18,12 +18,17 @@ from urllib.parse import unquote
 from jetspark.cli import settings
 from jetspark.cli.errors import CommandFailed
 from jetspark.cli.json_schema import check_clash, fields_of, infer
+from jetspark.cli.pipe_files import LocalFiles, files_for, is_remote
+from jetspark.cli.pipe_places import check_target, find, record_of, settle, slug_of
 from jetspark.wire.subjects import subject_matches, subjects_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
     from jetspark.cli.pipe_job import Job, Sink
+    from jetspark.cli.pipe_places import Place
     from jetspark.cli.settings import Settings
     from jetspark.jetstream import JetStream, Stream
 
@@ -55,13 +60,34 @@ class Plan:
     source: dict[str, str]
     sinks: dict[Sink, dict[str, str]]
     schema: str | None
+    created: dict[str, str]
+    """When each stream that is read was created."""
+    server: str
     checkpoint: str
+    """The folder of the job, with a checkpoint for each sink."""
     notes: Path
-    """A local folder for what is not Spark's: lock, log, inferred schema."""
-    continues: bool
-    """Whether an earlier run got anywhere."""
+    """A local folder for what is not Spark's: locks, log."""
     said: tuple[str, ...] = ()
     """Notices for the user."""
+
+    def places(self, spark: SparkSession | None = None) -> list[Place]:
+        """Where each sink's query runs. Raises when one may not. Empty when it takes Spark to tell."""
+        files = files_for(self.checkpoint, spark)
+        if files is None:
+            return []
+        found = [find(self.job, sink, self.checkpoint, self.server, files) for sink in self.job.sinks]
+        places = []
+        for one in found:
+            schema = self.schema
+            if self.job.json_infer and one.before is not None and one.before.json_infer:
+                # The query rests on it, whatever messages look like now.
+                schema = one.before.json_schema
+            wanted = record_of(self.job, one.sink, self.created, schema)
+            place = settle(self.job, one, wanted, files, list(self.created))
+            if one.sink.is_file:
+                check_target(place, one.sink.target, spark)
+            places.append(place)
+        return places
 
 
 def require_spark() -> None:
@@ -98,25 +124,38 @@ def check(job: Job) -> Plan:
             if sink.subject is not None and "{" not in sink.subject:
                 sinks[sink]["subject"] = sink.subject
     _check_options(source, sinks)
-    where = connection.get("servers") or f"context {connection.get('context')}"
-    checkpoint = job.checkpoint_folder(where)
-    notes = _notes(job, checkpoint, where)
-    kept = notes / "schema.ddl"
-    known = kept.read_text().strip() if job.json_infer and kept.exists() else None
-    schema, said = settings.run(_ask(job, known))
-    if job.json_infer and known is None and schema is not None:
-        notes.mkdir(parents=True, exist_ok=True)
-        kept.write_text(schema + "\n")
-    return Plan(
+    server = connection.get("servers") or f"context {connection.get('context')}"
+    checkpoint = job.folder(server)
+    notes = Path(replace(job, checkpoint=None).folder(server) if is_remote(checkpoint) else checkpoint)
+    known = _known_schema(job, checkpoint, server, notes) if job.json_infer and not job.restarts else None
+    schema, created, said = settings.run(_ask(job, known))
+    if job.json_infer and known is None and is_remote(checkpoint) and schema is not None:
+        LocalFiles().write(str(notes / "schema.ddl"), schema + "\n")
+    plan = Plan(
         job=job,
         source=source,
         sinks=sinks,
         schema=schema,
+        created=created,
+        server=server,
         checkpoint=checkpoint,
         notes=notes,
-        continues=any(_has_offsets(checkpoint, sink) for sink in job.sinks),
         said=said,
     )
+    plan.places()
+    return plan
+
+
+def _known_schema(job: Job, checkpoint: str, server: str, notes: Path) -> str | None:
+    """The schema that an earlier run has inferred: what its checkpoints rest on."""
+    files = files_for(checkpoint, None)
+    if files is not None:
+        for sink in job.sinks:
+            before = find(job, sink, checkpoint, server, files).before
+            if before is not None and before.json_infer and before.json_schema is not None:
+                return before.json_schema
+    kept = LocalFiles().read(str(notes / "schema.ddl"))
+    return kept.strip() if kept else None
 
 
 def connection_options(given: Settings) -> dict[str, str]:
@@ -167,19 +206,22 @@ def _check_options(source: dict[str, str], sinks: dict[Sink, dict[str, str]]) ->
             parse_sink(options, streaming=True)
 
 
-async def _ask(job: Job, known: str | None) -> tuple[str | None, tuple[str, ...]]:
+async def _ask(job: Job, known: str | None) -> tuple[str | None, dict[str, str], tuple[str, ...]]:
     """Ask the server for the streams, and for a sample where the schema is to be found out."""
+    from jetspark.spark.data_loss import identity
+
     async with settings.jetstream() as js:
         streams = await _sources(js, job)
         for sink in job.sinks:
             if sink.kind == "jetstream":
                 await _check_target(js, sink, streams)
+        created = {one.cached_info.config.name: identity(one.cached_info) for one in streams}
         if not job.json_infer:
-            return job.json_schema, ()
+            return job.json_schema, created, ()
         if known is not None:
-            # The checkpoint rests on it, whatever messages look like now.
-            return known, (f"schema (as in the first run): {known}",)
-        return await _infer(job, streams)
+            return known, created, (f"schema (as in the first run): {known}",)
+        schema, said = await _infer(job, streams)
+        return schema, created, said
 
 
 async def _sources(js: JetStream, job: Job) -> list[Stream]:
@@ -254,39 +296,28 @@ async def _infer(job: Job, streams: list[Stream]) -> tuple[str, tuple[str, ...]]
     return found, tuple(said)
 
 
-def _notes(job: Job, checkpoint: str, where: str) -> Path:
-    if "://" not in checkpoint:
-        return Path(checkpoint)
-    return Path(replace(job, checkpoint=None).checkpoint_folder(where))
-
-
-def _has_offsets(checkpoint: str, sink: Sink) -> bool:
-    folder = Path(checkpoint) / sink.slug / "offsets"
-    with contextlib.suppress(OSError):
-        return any(not path.name.startswith(".") for path in folder.iterdir())
-    return False
-
-
 @contextlib.contextmanager
 def locked(plan: Plan) -> Iterator[None]:
-    """Hold the checkpoint: two runs at once would damage each other's progress."""
+    """Hold the checkpoints: two runs at once would damage each other's progress."""
     plan.notes.mkdir(parents=True, exist_ok=True)
-    with open(plan.notes / "pipe.lock", "a+") as file:
-        _lock(file, plan)
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    with contextlib.ExitStack() as held:
+        for sink in plan.job.sinks:
+            file = held.enter_context(open(plan.notes / f"{slug_of(plan.job, sink)}.lock", "a+"))
+            _lock(file, sink, plan)
+            file.seek(0)
+            file.truncate()
+            file.write(f"{os.getpid()}\n")
+            file.flush()
         yield
 
 
-def _lock(file: IO[str], plan: Plan) -> None:
+def _lock(file: IO[str], sink: Sink, plan: Plan) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.seek(0)
         holder = file.read().strip()
         raise CommandFailed(
-            f"this job runs already{f', as process {holder}' if holder else ''}: {plan.checkpoint}\n"
-            "stop it first, or give this run a --checkpoint of its own"
+            f"this job runs already{f', as process {holder}' if holder else ''}, and writes to {sink}: "
+            f"{plan.checkpoint}\nstop it first, or give this run a --checkpoint of its own"
         ) from None

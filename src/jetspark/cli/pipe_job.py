@@ -12,12 +12,13 @@ import os
 import re
 import string
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.json_schema import check_clash, check_schema
+from jetspark.cli.pipe_record import bare_sql, without_comments
 from jetspark.cli.values import duration, moment, words
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.validation import check_name
@@ -31,12 +32,12 @@ SINKS = "jetstream:STREAM[:SUBJECT], parquet:DIR, csv:DIR, json:DIR, table:NAME 
 OUTPUT_MODES = ("append", "update", "complete")
 AVAILABLE_NOW = "available-now"
 ONCE = "once"
+COMMITTED = "committed"
 DEFAULT_TRIGGER = "1s"
 DEFAULT_MASTER = "local[*]"
 
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
 _STATEMENT = re.compile(r"\s*\(*\s*(select|with|from|values|table)\b", re.IGNORECASE)
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _INPUT = re.compile(r"\binput\b", re.IGNORECASE)
 _WATERMARK = re.compile(r"([\w.`]+)\s+(\d+(?:\.\d+)?)\s*([A-Za-zµ]+)")
 _MASTER = re.compile(r"(local(\[(\*|\d+)(,\s*\d+)?\])?|yarn|(spark|k8s|mesos)://\S+)")
@@ -58,11 +59,28 @@ class Sink:
         """Whether it is a folder of files."""
         return self.kind in FILE_KINDS
 
+    def key(self, conf: Mapping[str, str] | None = None) -> str:
+        """What tells it from other sinks: its kind and where its rows are. A relative path depends on where
+        the command runs, and so does a table without a metastore. ``conf``: Spark's settings."""
+        where = self.target
+        if self.is_file and "://" not in where:
+            where = os.path.abspath(where)
+        elif self.kind == "table" and (conf or {}).get("spark.sql.catalogImplementation") != "hive":
+            where += "@" + os.path.abspath((conf or {}).get("spark.sql.warehouse.dir", "spark-warehouse"))
+        return f"{self.kind}:{where}"
+
+    def slug(self, key: str) -> str:
+        """A name for its checkpoint: readable, and unlike that of every other sink."""
+        return self._slug(key)
+
     @property
-    def slug(self) -> str:
-        """A name for its part of the checkpoint: readable, and unlike that of every other sink."""
+    def legacy_slug(self) -> str:
+        """As versions before named jobs called it: with the subject, and relative."""
+        return self._slug(str(self))
+
+    def _slug(self, text: str) -> str:
         where = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.target).name).strip("-")[:40]
-        mark = hashlib.sha256(str(self).encode()).hexdigest()[:6]
+        mark = hashlib.sha256(text.encode()).hexdigest()[:6]
         return "-".join(part for part in (self.kind, where, mark) if part)
 
 
@@ -112,30 +130,73 @@ class Job:
     server: str | None = None
     context: str | None = None
 
+    title: str | None = None
+    """What to call a job without a name: that of its file. It is no part of its identity."""
+    restart_from: str | None = None
+    new_checkpoint: bool = False
+
     @property
     def label(self) -> str:
         """What to call it: its name, or what it reads."""
-        return self.name or "-".join(re.sub(r"\W+", "_", stream) for stream in self.streams)
+        return self.name or self.title or self._source
 
-    def checkpoint_folder(self, server: str) -> str:
-        """Where its progress is kept: as asked for, or a place that follows from what the job does.
+    @property
+    def restarts(self) -> bool:
+        """Whether this run shall begin with a new checkpoint."""
+        return self.new_checkpoint or self.restart_from is not None
 
-        ``server`` is part of it: the same job on another server starts from the beginning. Trigger, master
-        and configuration are not: they change how it runs, not what it has done.
+    @property
+    def _source(self) -> str:
+        return "-".join(re.sub(r"\W+", "_", stream) for stream in self.streams)
+
+    def folder(self, server: str) -> str:
+        """Where its checkpoints are: as asked for, or a place that follows from its identity.
+
+        A job is its name. One without a name is what it reads, and from which server. SQL, sinks, trigger and
+        all the rest may change and are no part of it.
         """
         if self.checkpoint is not None:
             return self.checkpoint
-        parent = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-        running = {"trigger", "master", "conf", "checkpoint", "max_per_batch"}
-        parts = {key: value for key, value in asdict(self).items() if key not in running}
-        # A relative folder is another one elsewhere.
+        if self.name is not None:
+            return str(state_folder() / "named" / self.name)
+        servers = sorted(one.strip().rstrip("/").lower() for one in server.split(","))
+        text = json.dumps([servers, sorted(self.streams)])
+        mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return str(state_folder() / "unnamed" / f"{self._source[:60]}-{mark}")
+
+    @property
+    def legacy_labels(self) -> set[str]:
+        """How folders of older versions may begin for this job."""
+        return {one for one in (self.name, self.title, self._source) if one}
+
+    def legacy_folder(self, server: str) -> Path:
+        """Where older versions kept the checkpoint of exactly this job: it hashed all of it."""
+        kept: tuple[str, ...] = (
+            "streams",
+            "sql",
+            "subjects",
+            "start",
+            "json_schema",
+            "json_infer",
+            "json_into",
+            "watermark",
+        )
+        kept += ("unique", "output_mode", "partition_by", "server", "context")
+        parts: dict[str, Any] = {key: getattr(self, key) for key in kept}
+        parts["name"] = self.name or self.title
         parts["sinks"] = [
             [sink.kind, os.path.abspath(sink.target) if sink.is_file else sink.target, sink.subject]
             for sink in self.sinks
         ]
         text = json.dumps([server, parts], sort_keys=True)
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return str(Path(parent) / "jetspark" / "pipe" / f"{self.label}-{mark}")
+        return state_folder() / f"{self.label}-{mark}"
+
+
+def state_folder() -> Path:
+    """Where checkpoints are kept when nothing else was asked for."""
+    parent = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(parent) / "jetspark" / "pipe"
 
 
 # The keys of a job file, and the flag of the same meaning.
@@ -254,6 +315,11 @@ def build(given: Mapping[str, Any]) -> Job:
     name = got.get("name")
     if name is not None and re.fullmatch(r"[\w-]{1,60}", name) is None:
         raise UsageError(f"--name: {name!r} must be of letters, digits, '-' and '_', at most 60")
+    restart_from = got.get("restart_from")
+    if restart_from is not None:
+        restart_from = parse_restart(restart_from)
+        if got.get("new_checkpoint"):
+            raise UsageError("--restart-from: makes a new checkpoint by itself; leave out --new-checkpoint")
     checkpoint = got.get("checkpoint")
     if checkpoint is not None:
         _check_folder("--checkpoint", checkpoint)
@@ -278,6 +344,9 @@ def build(given: Mapping[str, Any]) -> Job:
         name=name,
         server=got.get("server"),
         context=got.get("context"),
+        title=got.get("title"),
+        restart_from=restart_from,
+        new_checkpoint=bool(got.get("new_checkpoint")),
     )
 
 
@@ -343,11 +412,24 @@ def parse_start(text: str) -> str:
         ) from None
 
 
+def parse_restart(text: str) -> str:
+    """``--restart-from``: a start, or where the checkpoint stands."""
+    if text.strip().lower() == COMMITTED:
+        return COMMITTED
+    try:
+        return parse_start(text)
+    except UsageError:
+        raise UsageError(
+            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint stands), earliest, "
+            "latest, a sequence, a time such as 2026-01-31T12:00:00Z, or how long ago, such as 1h"
+        ) from None
+
+
 def _sql(text: str | None) -> str:
     if text is None or not text.strip():
         raise UsageError("--sql: what to do with the messages? E.g. --sql 'SELECT * FROM input'")
-    bare = _COMMENT.sub(" ", text).strip().rstrip(";").rstrip()
-    if ";" in re.sub(r"'[^']*'|\"[^\"]*\"", "", bare):
+    bare = without_comments(text).rstrip(";").rstrip()
+    if ";" in bare_sql(bare):
         raise UsageError("--sql: one statement, without ';'")
     if _STATEMENT.match(bare) is None:
         raise UsageError(f"--sql: {_short(bare)!r} is no query; write SELECT ... FROM input")

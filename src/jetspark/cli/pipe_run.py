@@ -8,40 +8,45 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed
 from jetspark.cli.pipe_errors import brief, failed
+from jetspark.cli.pipe_files import is_remote
+from jetspark.cli.pipe_places import check_target, refuse, save
+from jetspark.cli.pipe_query import METRIC, as_before, build, columns_of, is_stateful, table_folder, write
+from jetspark.cli.pipe_record import UNCHANGED, compare
 from jetspark.cli.stopping import SIGNALS, Flag
-from jetspark.spark.helpers import decode_json, route
 from jetspark.spark.lag_listener import StreamLagListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
 
     from jetspark.cli.pipe_checks import Plan
     from jetspark.cli.pipe_job import Sink
+    from jetspark.cli.pipe_places import Place
 
 POLL = 0.1
 #: Seconds for which Ctrl-C lets a micro-batch finish; what is cut off then is done again by the next run.
 PATIENCE = 60.0
 #: Seconds between two lines about a sink where nobody can see a line change.
 QUIET = 2.0
-SHOWN_ROWS = 20
-CONSOLE_BATCH = 10_000
-_METRIC = "jetspark"
-_PAYLOAD = ("subject", "data", "headers", "msg_id", "ttl")
+#: Seconds for which a failure waits for a signal that would explain it.
+SIGNAL_DELAY = 0.5
+_AGAIN = "the next run does the micro-batch that ran again"
 
 
 @dataclass(slots=True)
@@ -68,7 +73,7 @@ class Tally:
         if found:
             self.lag = sum(one.lag for one in found)
         rows = int(report.get("numInputRows") or 0)
-        out = int(((report.get("observedMetrics") or {}).get(_METRIC) or {}).get("rows") or 0)
+        out = int(((report.get("observedMetrics") or {}).get(METRIC) or {}).get("rows") or 0)
         if not rows and not out:
             return False
         self.batches += 1
@@ -106,32 +111,98 @@ def run_plan(plan: Plan, *, json: bool, verbose: bool) -> None:
     log = None if verbose else plan.notes / "spark.log"
     for text in plan.said:
         output.notice(text)
-    output.notice(f"checkpoint: {plan.checkpoint} ({_how(plan)})")
+    _describe(plan, plan.places())
     with _stopping() as stop:
         output.notice("starting Spark" + (f", which logs to {log}" if log else ""))
         spark = start_spark(plan, log)
         stop.arm()
         try:
-            if stop.is_set():
-                return
-            tallies = [Tally(sink) for sink in plan.job.sinks]
-            queries = _start(spark, plan, json)
-            began = time.monotonic()
-            try:
-                _watch(queries, tallies, stop, plan, json)
-            finally:
-                for query in queries:
-                    with contextlib.suppress(Exception):
-                        query.stop()
-            _totals(tallies, time.monotonic() - began, plan, json)
+            if not stop.is_set():
+                with _jvm_may_end(stop, log):
+                    _run(spark, plan, stop, log, json)
         finally:
-            spark.stop()
+            with contextlib.suppress(*_jvm_errors()):
+                spark.stop()
 
 
-def _how(plan: Plan) -> str:
-    if plan.continues:
-        return "this run continues there"
-    return f"new, starts at {plan.job.start}; a rerun of the same job continues there"
+def _run(spark: SparkSession, plan: Plan, stop: Flag, log: Path | None, as_json: bool) -> None:
+    ready = _prepare(spark, plan)
+    if is_remote(plan.checkpoint):
+        _describe(plan, [place for place, _ in ready])
+    for place, _ in ready:
+        if place.comparison.changed:
+            output.notice(f"{place.sink}: {', '.join(place.comparison.changed)} changed; it continues")
+        if place.unfinished is not None:
+            _finish(spark, plan, place, stop)
+    if stop.is_set():
+        return
+    tallies = [Tally(sink) for sink in plan.job.sinks]
+    queries = _start(spark, plan, ready, as_json)
+    began = time.monotonic()
+    try:
+        with _jvm_may_end(stop, log):
+            _watch(queries, tallies, stop, plan, as_json)
+    finally:
+        for query in queries:
+            with contextlib.suppress(Exception):
+                query.stop()
+    _totals(tallies, time.monotonic() - began, plan, as_json)
+
+
+def _jvm_errors() -> tuple[type[Exception], ...]:
+    """What calls raise while the JVM goes: Spark says that it has stopped, then py4j that nobody answers."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException, ConnectionError
+
+
+@contextlib.contextmanager
+def _jvm_may_end(stop: Flag, log: Path | None) -> Iterator[None]:
+    """Spark gets signals, too, where all processes of a service do. Then it goes before we stop it."""
+    try:
+        yield
+    except _jvm_errors() as error:
+        if _told_to_stop(stop):
+            output.notice(f"Spark was ended by the signal, too; {_AGAIN}")
+        elif _jvm_has_ended():
+            tail = f"\nits log: {log}" if log else ""
+            raise CommandFailed(f"Spark's JVM has ended by itself{tail}") from error
+        else:
+            raise
+
+
+def _jvm_has_ended() -> bool:
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is None or process.poll() is not None
+
+
+def _told_to_stop(stop: Flag) -> bool:
+    """Whether a signal has come, or comes now: it may have reached Spark a moment before us."""
+    deadline = time.monotonic() + SIGNAL_DELAY
+    while not stop.is_set() and time.monotonic() < deadline:
+        stop.wait(POLL / 5)
+    return stop.is_set()
+
+
+def _describe(plan: Plan, places: list[Place]) -> None:
+    """Say where the progress is kept, and from where each sink goes on."""
+    new = "; a rerun of the same job continues there"
+    said = {place.said for place in places}
+    if len(said) != 1:
+        output.notice(f"checkpoint: {plan.checkpoint}")
+        for place in places:
+            output.notice(f"  {place.sink}: {place.said}{'' if place.continues else new}")
+        return
+    text = said.pop()
+    how = (
+        f"{text}{new}"
+        if not places[0].continues
+        else text.replace("continues", "this run continues there", 1)
+    )
+    output.notice(f"checkpoint: {plan.checkpoint} ({how})")
 
 
 def start_spark(plan: Plan, log: Path | None) -> SparkSession:
@@ -139,11 +210,13 @@ def start_spark(plan: Plan, log: Path | None) -> SparkSession:
     # The Python of this command, not whichever is first in PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     job = plan.job
-    builder = SparkSession.builder.master(job.master).appName(f"jetspark pipe {job.label}")
-    defaults = {
+    settings = {
+        "spark.master": job.master,
+        "spark.app.name": f"jetspark pipe {job.label}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -152,18 +225,46 @@ def start_spark(plan: Plan, log: Path | None) -> SparkSession:
     }
     if job.master.startswith("local"):
         # 200 shuffle partitions are for clusters.
-        defaults["spark.sql.shuffle.partitions"] = str(_cores(job.master))
-        defaults["spark.driver.bindAddress"] = defaults["spark.driver.host"] = "127.0.0.1"
-    for key, value in {**defaults, **dict(job.conf)}.items():
-        builder = builder.config(key, value)
+        settings["spark.sql.shuffle.partitions"] = str(_cores(job.master))
+        settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+    settings |= dict(job.conf)
+    # py4j logs a traceback when the JVM goes, to the root logger. Spark logs JSON for each error of a query.
+    # We say what they mean.
+    logging.getLogger().addFilter(_not_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     with _into(log):
         try:
+            _launch(settings)
+            builder = SparkSession.builder
+            for key, value in settings.items():
+                builder = builder.config(key, value)
             spark = builder.getOrCreate()
         except Exception as error:
             tail = f"\nits log: {log}" if log else ""
             raise CommandFailed(f"Spark did not start: {brief(error)[0]}{tail}") from error
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
+def _launch(settings: dict[str, str]) -> None:
+    """Start the JVM in a session of its own.
+
+    A signal to our process group (``timeout``, Ctrl-C) then reaches us alone; Spark and its Python workers
+    finish what they do. The JVM still ends with us, however we end: it watches a pipe to us.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        conf = SparkConf().setAll(list(settings.items()))
+        launch: Any = launch_gateway  # which has no types
+        SparkContext(conf=conf, gateway=launch(conf, {"start_new_session": True}))
 
 
 def _cores(master: str) -> int:
@@ -191,181 +292,65 @@ def _into(log: Path | None) -> Iterator[None]:
             os.close(saved)
 
 
-def _start(spark: SparkSession, plan: Plan, as_json: bool) -> list[StreamingQuery]:
-    """Everything that can be wrong with schema, SQL and columns is found before the first query runs."""
-    from pyspark.errors import PySparkException
+def _prepare(spark: SparkSession, plan: Plan) -> list[tuple[Place, DataFrame]]:
+    """Build all queries and compare them with their checkpoints, before the first one runs."""
+    ready: list[tuple[Place, DataFrame]] = []
+    for place in plan.places(spark):
+        frame = build(spark, plan, place)
+        record = msgspec.structs.replace(place.record, stateful=is_stateful(frame), columns=columns_of(frame))
+        comparison = UNCHANGED if place.before is None else compare(place.before, record)
+        refuse(place.sink, comparison, place.checkpoint)
+        place = replace(place, record=record, comparison=comparison)
+        if place.sink.kind == "table" and (folder := table_folder(spark, place.sink.target)) is not None:
+            check_target(place, folder, spark)
+        ready.append((place, frame))
+    return ready
 
-    job = plan.job
-    ready: list[tuple[Sink, DataFrame]] = []
-    for sink in job.sinks:
-        options = dict(plan.source)
-        if sink.kind == "console":
-            # Its rows come to the driver; so not too many at once.
-            options.setdefault("maxMessagesPerTrigger", str(CONSOLE_BATCH))
-        frame = spark.readStream.format("jetstream").options(**options).load()
-        if plan.schema is not None:
-            try:
-                frame = decode_json(frame, plan.schema, into=job.json_into)
-            except PySparkException as error:
-                raise failed("--json-schema", error) from error
-        try:
-            if job.watermark is not None:
-                frame = frame.withWatermark(*job.watermark)
-            if job.unique:
-                frame = frame.dropDuplicatesWithinWatermark(list(job.unique))
-        except PySparkException as error:
-            raise failed("--watermark and --unique", error) from error
-        frame.createOrReplaceTempView("input")
-        try:
-            frame = spark.sql(job.sql)
-        except PySparkException as error:
-            raise failed("--sql", error) from error
-        if not frame.isStreaming:
-            raise CommandFailed("--sql: the result does not come from the view 'input'")
-        ready.append((sink, _shape(frame, sink, plan)))
+
+def _start(
+    spark: SparkSession, plan: Plan, ready: list[tuple[Place, DataFrame]], as_json: bool
+) -> list[StreamingQuery]:
     queries: list[StreamingQuery] = []
-    for sink, frame in ready:
+    for place, frame in ready:
+        save(place, spark)
         try:
-            queries.append(_write(spark, frame, sink, plan, as_json))
+            queries.append(write(spark, frame, place, plan, as_json, plan.job.trigger.arguments()))
             # One after the other: each starts a Python process, and Spark waits ten seconds for it at most.
             while queries[-1].isActive and queries[-1].status["message"].startswith("Initializing"):
                 time.sleep(POLL / 5)
         except Exception as error:
             for query in queries:
                 query.stop()
-            raise failed(str(sink), error) from error
+            raise failed(str(place.sink), error) from error
     return queries
 
 
-def _shape(frame: DataFrame, sink: Sink, plan: Plan) -> DataFrame:
-    """The columns as the sink can take them."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+def _finish(spark: SparkSession, plan: Plan, place: Place, stop: Flag) -> None:
+    """Run a micro-batch that was cut off to its end, with the query that began it.
 
-    missing = [name for name in plan.job.partition_by if name not in frame.columns]
-    if missing and (sink.is_file or sink.kind == "table"):
+    The new query may make other rows of the same messages. They would be stored beside those of the old one.
+    """
+    assert place.before is not None
+    output.notice(
+        f"{place.sink}: micro-batch {place.unfinished} was cut off; it is finished first, as the job was then"
+    )
+    old_plan, old_place = as_before(plan, place, place.before)
+    try:
+        # 'once' runs what was planned and nothing more.
+        query = write(spark, build(spark, old_plan, old_place), old_place, old_plan, False, {"once": True})
+        while query.isActive:
+            if stop.wait(POLL):
+                query.stop()
+        error = None if stop.is_set() else query.exception()
+        if error is not None:
+            raise failed(str(place.sink), error)
+    except CommandFailed as error:
+        first = str(error).splitlines()[0]
         raise CommandFailed(
-            f"--partition-by: {missing[0]!r} is no column of the result\nthose are {', '.join(frame.columns)}"
-        )
-    if sink.kind == "jetstream":
-        return _messages(frame, sink)
-    if sink.kind in ("parquet", "table"):
-        return frame
-    columns = []
-    for one in frame.schema.fields:
-        column = F.col(_quoted(one.name))
-        if isinstance(one.dataType, BinaryType):
-            column = column.cast("string").alias(one.name)
-        elif sink.kind == "csv" and isinstance(one.dataType, ArrayType | MapType | StructType):
-            column = F.to_json(column).alias(one.name)
-        columns.append(column)
-    return frame.select(*columns)
-
-
-def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Rows as messages: a body, a subject, and what else the sink knows."""
-    from pyspark.sql import functions as F
-
-    if sink.subject is not None and "{" in sink.subject:
-        fields = [part.partition("}")[0] for part in sink.subject.split("{")[1:]]
-        unknown = [name for name in fields if name.partition(".")[0] not in frame.columns]
-        if unknown:
-            raise CommandFailed(
-                f"--to: {sink}: {unknown[0]!r} is no column of the result\n"
-                f"those are {', '.join(frame.columns)}"
-            )
-    elif sink.subject is None and "subject" not in frame.columns:
-        raise CommandFailed(
-            f"--to: {sink} needs a subject: name one, as in jetstream:{sink.target}:SUBJECT\n"
-            "or select it, as in concat('totals.', region) AS subject"
-        )
-    if "data" not in frame.columns:
-        body = [name for name in frame.columns if name not in _PAYLOAD]
-        if not body:
-            raise CommandFailed(f"--to: {sink}: no column is left for the body of the messages")
-        frame = frame.withColumn("data", F.to_json(F.struct(*map(_quoted, body))))
-    if sink.subject is not None:
-        template = sink.subject
-        if "{" in template:
-            frame = route(frame, template, column="_jetspark_subject").drop("subject")
-            frame = frame.withColumnRenamed("_jetspark_subject", "subject")
-        elif "subject" in frame.columns:
-            frame = frame.drop("subject")
-    return frame.select(*(name for name in _PAYLOAD if name in frame.columns))
-
-
-def _write(spark: SparkSession, frame: DataFrame, sink: Sink, plan: Plan, as_json: bool) -> StreamingQuery:
-    from pyspark.sql import functions as F
-
-    job = plan.job
-    frame = frame.observe(_METRIC, F.count(F.lit(1)).alias("rows"))
-    writer = frame.writeStream.option("checkpointLocation", f"{plan.checkpoint}/{sink.slug}")
-    writer = writer.outputMode(job.output_mode).trigger(**job.trigger.arguments())
-    if job.partition_by and (sink.is_file or sink.kind == "table"):
-        writer = writer.partitionBy(*job.partition_by)
-    if sink.kind == "console":
-        return writer.foreachBatch(_printer(sink, as_json)).start()
-    if sink.kind == "jetstream":
-        options = plan.sinks[sink]
-        if job.output_mode == "append":
-            return writer.format("jetstream").options(**options).start()
-        return writer.foreachBatch(_updater(options)).start()
-    if sink.kind == "table":
-        _remember_table(spark, sink.target, frame.schema, job.partition_by)
-        return writer.format("parquet").toTable(sink.target)
-    if sink.kind == "csv":
-        writer = writer.option("header", "true")
-    return writer.format(sink.kind).start(sink.target)
-
-
-def _remember_table(
-    spark: SparkSession, name: str, schema: StructType, partition_by: tuple[str, ...]
-) -> None:
-    """Spark's catalog is in memory unless configured otherwise; the files of an earlier run are the table."""
-    if spark.catalog.tableExists(name):
-        return
-    warehouse = spark.conf.get("spark.sql.warehouse.dir") or "spark-warehouse"
-    folder = Path(warehouse.removeprefix("file:")) / name.rpartition(".")[2].lower()
-    if (folder / "_spark_metadata").is_dir():
-        columns = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in schema.fields)
-        parts = f"PARTITIONED BY ({', '.join(map(_quoted, partition_by))})" if partition_by else ""
-        spark.sql(f"CREATE TABLE {name} ({columns}) USING parquet {parts} LOCATION '{folder}'")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _updater(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    # The prefix makes ids follow from query, micro-batch and row: one that runs again stores nothing twice.
-    options = {"msgIdPrefix": "update", **options}
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.write.format("jetstream").options(**options).mode("append").save()
-
-    return write
-
-
-def _printer(sink: Sink, as_json: bool) -> Callable[[DataFrame, int], None]:
-    def show(batch: DataFrame, number: int) -> None:
-        from pyspark.sql import functions as F
-
-        names = batch.columns
-        if as_json:
-            whole = F.to_json(F.struct(*map(_quoted, names)), {"ignoreNullFields": "false"})
-            for (text,) in batch.select(whole).collect():
-                output.print_json_line({"type": "row", "batch": number, "row": json.loads(text)})
-            return
-        rows = batch.collect()
-        if not rows:
-            return
-        cells = [["null" if cell is None else str(cell) for cell in row] for row in rows[:SHOWN_ROWS]]
-        output.table(f"Batch {number}", names, cells, left=len(names))
-        if len(rows) > SHOWN_ROWS:
-            output.line(f"... and {output.number(len(rows) - SHOWN_ROWS)} more rows")
-        sys.stdout.flush()
-
-    return show
+            f"micro-batch {place.unfinished} was cut off and can't be finished as the job was then: {first}\n"
+            f"{place.sink} may have some of its rows. --restart-from committed begins with that micro-batch "
+            "and writes them again; or undo the change"
+        ) from error
 
 
 class _Stop(Flag):
@@ -401,6 +386,7 @@ def _watch(
     lags = StreamLagListener()
     parent = os.environ.get("JETSPARK_PIPE_PARENT")
     deadline: float | None = None
+    cut_off: list[StreamingQuery] = []
     with _display(tallies, plan, as_json) as show:
         while True:
             # Before its reports are read: one that ends meanwhile has said its last word only then.
@@ -409,9 +395,13 @@ def _watch(
                 for report in query.recentProgress:
                     if tally.take(json.loads(report.json), lags):
                         show(tally)
-                error = None if query in active else query.exception()
+                error = None if query in active or query in cut_off else query.exception()
                 if error is not None:
-                    raise failed(str(tally.sink), error) from error
+                    if not _told_to_stop(stop):
+                        raise failed(str(tally.sink), error) from error
+                    # Its Python workers may have got the signal, too.
+                    cut_off.append(query)
+                    output.notice(f"{failed(str(tally.sink), error)}\nthis was cut off; {_AGAIN}")
             show(None)
             if not active:
                 return

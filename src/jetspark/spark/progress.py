@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from jetspark.errors import JetsparkError
+from jetspark.errors import JetsparkError, PermissionViolationError
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.errors import ConsumerNotFound
 from jetspark.jetstream.stream_config import RetentionPolicy
@@ -35,7 +36,11 @@ RETRY = 5.0
 
 
 class ProgressMirror:
-    """Follows the committed offsets of a query. Failures are logged: the mirror must not stop the query."""
+    """Follows the committed offsets of a query.
+
+    Failures are logged: the mirror must not stop the query. What the server does not permit is an error,
+    because it never passes, and a work queue that is not emptied grows without a word.
+    """
 
     def __init__(self, js: JetStream, options: SourceOptions) -> None:
         self._js = js
@@ -45,6 +50,8 @@ class ProgressMirror:
         self._mirrored: dict[str, int] = {}
         self._consumers: dict[str, Consumer] = {}
         self._retry_at = 0.0
+        # Streams of which we know that they may be purged.
+        self._may_purge: set[str] = set()
 
     @property
     def wanted(self) -> bool:
@@ -61,6 +68,25 @@ class ProgressMirror:
                     f"stream {name!r} is no work queue (retention {info.config.retention}); this option "
                     "deletes what was read, so it is for work queues only",
                 )
+            if self._options.release_work_queue and name not in self._may_purge:
+                self._check_purge(name, info)
+
+    def _check_purge(self, stream: str, info: StreamInfo) -> None:
+        """Refuse a stream that we may not purge, before anything is read from it."""
+        if info.config.deny_purge:
+            raise OptionError(
+                "releaseWorkQueue",
+                f"stream {stream!r} has deny_purge, so nothing can be deleted from it; use another stream, "
+                "or leave the option out",
+            )
+        try:
+            # Of a subject that nobody has published to, so that nothing is deleted.
+            self._js.get_stream(stream).purge(subject=f"_jetspark.{uuid.uuid4().hex}", seq=1)
+            self._may_purge.add(stream)
+        except PermissionViolationError as error:
+            raise _not_permitted("releaseWorkQueue", error) from error
+        except JetsparkError as error:
+            logger.warning("whether stream %r may be purged is not known yet: %s", stream, error)
 
     def begin(self, offset: Offset) -> None:
         """The query starts here: have the durables in place before anything more is published."""
@@ -86,6 +112,9 @@ class ProgressMirror:
                 self._mirrored[stream] = following
         except OptionError:
             raise
+        except PermissionViolationError as error:
+            option = "releaseWorkQueue" if self._options.durable is None else "durable"
+            raise _not_permitted(option, error) from error
         except JetsparkError as error:
             self._consumers.pop(stream, None)
             self._walks.pop(stream, None)
@@ -163,3 +192,11 @@ class ProgressMirror:
         handle = self._js.get_stream(stream)
         for subject in self._options.subjects or (None,):
             handle.purge(subject=subject, seq=following)
+
+
+def _not_permitted(option: str, error: PermissionViolationError) -> OptionError:
+    return OptionError(
+        option,
+        f"{error}; permit the user to {error.operation} that subject (docs/spark.md, 'Permissions'), or "
+        "leave the option out",
+    )

@@ -1,0 +1,243 @@
+"""What a job of ``jetspark pipe`` was when it last used a checkpoint, and whether another may go on there.
+
+Spark's checkpoint knows a place in the streams and the state of aggregates. It does not know the query that
+made them. So a record of the query is kept beside each checkpoint. :func:`compare` reads an old and a new one
+and says which changes the checkpoint takes. It follows what Spark says about changes of a streaming query:
+other filters and projections are fine, other stateful operators are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jetspark.cli.errors import CommandFailed
+from jetspark.wire.subjects import subjects_overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION = 1
+
+# Quoted text first, so that a comment sign inside it is no comment.
+_QUOTED = r"(?P<quoted>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)"
+_SQL_COMMENT = re.compile(_QUOTED + r"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_SQL_PART = re.compile(_QUOTED + r"|(?:\s|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
+# A query with one of these surely keeps state. One without them may do so as well; Spark tells then.
+_KEEPS_STATE = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The query of one sink. ``folder``: its checkpoint, relative to the folder of the job or absolute."""
+
+    version: int = VERSION
+    folder: str
+    sink: str
+    """Kind and target: what :attr:`Sink.key` says."""
+    name: str | None = None
+    streams: tuple[str, ...] = ()
+    created: dict[str, str] = {}
+    """When each stream was created, which tells it from another one of the same name."""
+    sql: str = ""
+    subject: str | None = None
+    subjects: tuple[str, ...] = ()
+    json_schema: str | None = None
+    json_infer: bool = False
+    json_into: str | None = None
+    watermark: tuple[str, str] | None = None
+    unique: tuple[str, ...] = ()
+    output_mode: str = "append"
+    partition_by: tuple[str, ...] = ()
+    stateful: bool | None = None
+    """None: Spark has not been asked yet."""
+    columns: tuple[tuple[str, str], ...] | None = None
+    """Names and types of the rows that are written; None: not known yet."""
+    restart_from: str | None = None
+    """Where ``--restart-from`` wanted it to begin. It holds until the first micro-batch is planned."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the sink."""
+        return self.sink.partition(":")[0]
+
+
+def decode(text: str, where: str) -> Record:
+    """A record that was read from ``where``."""
+    try:
+        version = msgspec.json.decode(text, type=dict[str, object]).get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise CommandFailed(
+                f"{where} has version {version}; this jetspark reads up to {VERSION}\n"
+                "run the newer jetspark that wrote it"
+            )
+        return msgspec.json.decode(text, type=Record)
+    except msgspec.MsgspecError as error:
+        raise CommandFailed(
+            f"{where} is damaged: {error}\nit says what the checkpoint beside it belongs to: restore it, or "
+            "start with another --checkpoint"
+        ) from None
+
+
+def encode(record: Record) -> str:
+    """The text for the file, readable."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
+
+
+def without_comments(text: str) -> str:
+    """The SQL with a blank for each comment. What looks like one inside quotes stays."""
+    return _SQL_COMMENT.sub(lambda found: found["quoted"] or " ", text).strip()
+
+
+def plain_sql(text: str) -> str:
+    """The SQL without comments and with single blanks. What stands in quotes stays as it is."""
+    return _SQL_PART.sub(lambda found: found["quoted"] or " ", text).strip()
+
+
+def bare_sql(text: str) -> str:
+    """:func:`plain_sql` without quoted texts, to look for words of SQL."""
+    return _SQL_PART.sub(lambda found: "''" if found["quoted"] else " ", text).strip()
+
+
+def keeps_state(sql: str, unique: Sequence[str]) -> bool | None:
+    """Whether the words alone tell that a query keeps state; None when they do not."""
+    return True if unique or _KEEPS_STATE.search(bare_sql(sql)) else None
+
+
+def definition_mark(record: Record) -> str:
+    """A short text that is the same for queries that do the same, apart from blanks and comments."""
+    parts = [plain_sql(record.sql), record.subjects, record.json_schema, record.json_infer, record.json_into]
+    parts += [record.watermark, record.unique, record.output_mode]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``refused``: changes that the checkpoint does not take, as sentences. ``changed``: the options."""
+
+    refused: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    rows_differ: bool = False
+    """Whether the new query may write other rows for messages that the old one has read."""
+
+
+UNCHANGED = Comparison()
+
+
+def compare(old: Record, new: Record) -> Comparison:
+    """Whether a checkpoint that ``old`` made takes ``new``. Pure; each rule has a line in the table test."""
+    refused: list[str] = []
+    changed: list[str] = []
+    stateful = bool(old.stateful or new.stateful)
+
+    for name in sorted(old.created.keys() & new.created.keys()):
+        if old.created[name] != new.created[name]:
+            refused.append(
+                f"stream {name} is not the one that was read: it was created at {new.created[name]}, "
+                f"that one at {old.created[name]}"
+            )
+    removed = [
+        name
+        for name in old.streams
+        if name not in new.streams and not any(fnmatchcase(name, pattern) for pattern in new.streams)
+    ]
+    if removed:
+        refused.append(f"--from: {removed[0]} is no longer read, so what it has not read of it is left out")
+    elif set(old.streams) != set(new.streams):
+        changed.append("--from")
+        if stateful:
+            refused.append("--from: the query keeps state of other streams")
+
+    if set(old.subjects) != set(new.subjects):
+        changed.append("--subjects")
+        if stateful:
+            refused.append("--subjects: the query keeps state of other messages")
+        elif not _narrower(new.subjects, old.subjects):
+            refused.append(
+                "--subjects: messages of the added subjects that lie before its place would never be read"
+            )
+    if old.output_mode != new.output_mode:
+        refused.append(f"--output-mode: it was {old.output_mode}, now it is {new.output_mode}")
+    if old.partition_by != new.partition_by:
+        refused.append(f"--partition-by: the folders are by {', '.join(old.partition_by) or 'no column'}")
+
+    query = _changed_query(old, new)
+    if query and stateful:
+        what = "the query keeps state, and another query can't use it"
+        if not old.stateful and old.stateful is not None:
+            what = "the new query keeps state, which would lack all that was read before"
+        refused.append(f"{', '.join(query)}: {what}")
+    changed += query
+    if old.subject != new.subject:
+        changed.append("--to")
+    if old.columns is not None and new.columns is not None and old.columns != new.columns:
+        refused += _columns(new.kind, dict(old.columns), dict(new.columns))
+        changed += [] if query else ["the columns"]
+    rows_differ = bool(query) or old.subject != new.subject or "the columns" in changed
+    return Comparison(tuple(refused), tuple(changed), rows_differ)
+
+
+def _changed_query(old: Record, new: Record) -> list[str]:
+    """Options that say what happens to a message, as far as they differ."""
+    pairs: list[tuple[str, object, object]] = [
+        ("--sql", plain_sql(old.sql), plain_sql(new.sql)),
+        ("--json-schema", _plain(old.json_schema), _plain(new.json_schema)),
+        ("--json-into", old.json_into, new.json_into),
+        ("--watermark", old.watermark, new.watermark),
+        ("--unique", set(old.unique), set(new.unique)),
+    ]
+    return [option for option, before, now in pairs if before != now]
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else re.sub(r"\s*([,:<>])\s*", r"\1", " ".join(text.split()))
+
+
+def _columns(kind: str, old: dict[str, str], new: dict[str, str]) -> list[str]:
+    """What files can't take: readers see one table, whose files must agree."""
+    if kind in ("csv", "table"):
+        return [f"the columns were {_list(old)}, now they are {_list(new)}"]
+    if kind in ("parquet", "json"):
+        return [
+            f"column {name} was {old[name]}, now it is {new[name]}"
+            for name in old
+            if name in new and new[name] != old[name]
+        ]
+    return []
+
+
+def _list(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def _narrower(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Whether every message that the new filters pass was passed by the old ones."""
+    return not old or (bool(new) and all(any(_covers(wide, one) for wide in old) for one in new))
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    have, want = narrow.split("."), wide.split(".")
+    for index, token in enumerate(want):
+        if token == ">":
+            return len(have) > index
+        if index >= len(have) or have[index] == ">" or (token != "*" and token != have[index]):
+            return False
+    return len(want) == len(have)
+
+
+def same_rows(one: Record, other: Record) -> bool:
+    """Whether both bring messages of the same stream to the same sink, so that one would repeat the other."""
+    if one.sink != other.sink or one.kind == "console":
+        return False
+    if not any(other.created.get(name) == created for name, created in one.created.items()):
+        return False
+    return any(
+        subjects_overlap(first, second)
+        for first in one.subjects or (">",)
+        for second in other.subjects or (">",)
+    )
