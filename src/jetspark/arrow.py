@@ -21,9 +21,14 @@ from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, Pr
 from jetspark.jetstream.ack_reply import Metadata, parse_ack_reply
 from jetspark.jetstream.columnar import ConsumeColumns
 from jetspark.jetstream.consumer import Consumer
+from jetspark.jetstream.direct_columns import PAGE, PAGE_BYTES, read_pages
 from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.stored import check_positive
+from jetspark.jetstream.stream import Stream
+from jetspark.jetstream.values import Timestamp
 from jetspark.wire.columns import PackedColumns
 from jetspark.wire.headers import decode_headers
+from jetspark.wire.subjects import validate_filter
 
 try:
     import pyarrow as pa
@@ -33,12 +38,13 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('jetspark.arrow needs pyarrow: pip install "jetspark[arrow]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from types import TracebackType
 
     from jetspark import blocking
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import Courier
+    from jetspark.jetstream.direct_columns import Page
     from jetspark.wire._speed import Rows
     from jetspark.wire.columns import AnyColumns
 
@@ -92,6 +98,10 @@ def consume_arrow(
 ) -> ConsumeArrow:
     """Consume a stream as record batches, from an async or a blocking consumer with ack policy none.
 
+    Best an ordered one (``js.create_ordered_consumer``): it is made again where it was when a server restarts
+    or a message is missing. Any other consumer may be gone then. Its place in the stream is gone with it, and
+    this ends with ``ConsumerLost``, behind the rows that had arrived.
+
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
     a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
     costs nothing. ``max_bytes``: size of the buffer, default 24 MiB; it must hold the largest message twice.
@@ -106,12 +116,7 @@ def consume_arrow(
     The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
     heartbeats, which spares the server a look at its clock for each message.
     """
-    names = list(SCHEMA.names) if columns is None else list(columns)
-    unknown = [name for name in names if name not in SCHEMA.names]
-    if unknown:
-        raise InvalidArgument("columns", unknown[0], f"must be among {', '.join(SCHEMA.names)}")
-    if not names or len(set(names)) < len(names):
-        raise InvalidArgument("columns", names, "must name at least one column, and none twice")
+    names = _names(columns)
     if max_messages is None and max_bytes is None:
         max_bytes = DEFAULT_BUFFER
         waiting = getattr(getattr(consumer, "config", None), "max_waiting", None) or _MANY_WAITING
@@ -129,6 +134,16 @@ def consume_arrow(
     if not isinstance(views, bool):
         raise InvalidArgument("views", views, "must be True or False")
     return ConsumeArrow(consumer, names, options, on_error, views=views)
+
+
+def _names(columns: Sequence[str] | None) -> list[str]:
+    names = list(SCHEMA.names) if columns is None else list(columns)
+    unknown = [name for name in names if name not in SCHEMA.names]
+    if unknown:
+        raise InvalidArgument("columns", unknown[0], f"must be among {', '.join(SCHEMA.names)}")
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgument("columns", names, "must name at least one column, and none twice")
+    return names
 
 
 class ConsumeArrow:
@@ -241,6 +256,114 @@ class ConsumeArrow:
         batch = to_record_batch(columns, self._names, self._stream, views=self._views)
         self._last_reply = columns.reply(-1)
         return batch
+
+
+def get_arrow(
+    stream: Stream | blocking.Stream,
+    subject: str = ">",
+    *,
+    seq: int = 1,
+    end: int | None = None,
+    columns: Sequence[str] | None = None,
+    batch: int = PAGE,
+    max_bytes: int = PAGE_BYTES,
+) -> GetArrow:
+    """Stored messages as record batches, from sequence ``seq`` to the end of the stream, or before ``end``.
+
+    ``async for batch in get_arrow(stream)``, or ``for`` with a blocking stream. By batch direct get: the
+    stream needs ``allow_direct`` and a server 2.11 or newer. No consumer is made and nothing is consumed, so
+    work queues can be read as well. ``subject``: a filter, default all. ``columns``: which of :data:`SCHEMA`,
+    in this order (default all). ``batch`` and ``max_bytes``: size of one request (10,000 messages, 8 MiB),
+    and so of one record batch. Any replica may answer, and one that is behind ends early.
+    """
+    names = _names(columns)
+    for field, value in (("seq", seq), ("end", end), ("batch", batch), ("max_bytes", max_bytes)):
+        if value is not None:
+            check_positive(field, value)
+    validate_filter(subject, field="subject")
+    return GetArrow(
+        stream, names, {"subject": subject, "seq": seq, "end": end, "batch": batch, "max_bytes": max_bytes}
+    )
+
+
+class GetArrow:
+    """Record batches of stored messages; made by :func:`get_arrow`. Iterate it once."""
+
+    def __init__(self, stream: Stream | blocking.Stream, names: list[str], request: dict[str, Any]) -> None:
+        self._engine: Engine | None = getattr(stream, "_engine", None)
+        source = stream if self._engine is None else getattr(stream, "_target", None)
+        if not isinstance(source, Stream):
+            raise InvalidArgument("stream", stream, "must be a Stream of jetspark or of jetspark.blocking")
+        self._names = names
+        self._stream = source.name
+        self._end = request["end"]
+        self._pages = read_pages(source._js._api, source.name, **request)
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        if self._engine is not None:
+            raise InvalidArgument("stream", self._stream, "is a blocking stream; use 'for'")
+        async with contextlib.aclosing(self._pages) as pages:
+            async for page in pages:
+                batch = self._convert(page)
+                if batch.num_rows:
+                    yield batch
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        engine = self._engine
+        if engine is None:
+            raise InvalidArgument("stream", self._stream, "is an async stream; use 'async for'")
+        try:
+            while (page := engine.run(_next_page, self._pages)) is not None:
+                batch = self._convert(page)
+                if batch.num_rows:
+                    yield batch
+        finally:
+            engine.spawn(self._pages.aclose)
+
+    def _convert(self, page: Page) -> pa.RecordBatch:
+        sequences = _digits(page.sequences)
+        batch = _stored_batch(page, sequences, self._names, self._stream)
+        if self._end is None or page.last < self._end:
+            return batch
+        inside = pc.sum(pc.less(sequences, self._end), min_count=0).as_py()
+        return batch.slice(0, inside)
+
+
+async def _next_page(pages: AsyncGenerator[Page]) -> Page | None:
+    return await anext(pages, None)
+
+
+def _digits(values: list[bytes]) -> pa.Array:
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string()).cast(_INT64)
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"direct get answer with a sequence beyond 63 bits: {error}") from None
+
+
+def _stored_batch(page: Page, sequences: pa.Array, names: Sequence[str], stream: str) -> pa.RecordBatch:
+    arrays: dict[str, pa.Array] = {"sequence": sequences}
+    if "stream" in names:
+        arrays["stream"] = _repeated(stream, len(page))
+    if "subject" in names:
+        arrays["subject"] = _strings_of(page.subjects)
+    if "timestamp" in names:
+        arrays["timestamp"] = _times(page.times)
+    if "headers" in names:
+        arrays["headers"] = _headers(page.columns)
+    if "data" in names:
+        arrays["data"] = _binary(page.columns, 2)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=_schema(tuple(names), False))
+
+
+def _times(texts: list[bytes]) -> pa.Array:
+    """RFC 3339 times, as microseconds."""
+    try:
+        nanoseconds = pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.timestamp("ns", "UTC"))
+    except pa.ArrowInvalid:
+        # Beyond the year 2262, or no time at all; the slow way says which.
+        found = [Timestamp.parse(text.decode("utf-8", "replace")) for text in texts]
+        return pa.array([0 if one is None else one.ns // 1000 for one in found], _INT64).cast(_TIME)
+    return pc.divide(nanoseconds.cast(_INT64), 1000).cast(_TIME)
 
 
 def to_record_batch(
@@ -434,8 +557,15 @@ def _text(columns: AnyColumns) -> pa.Array:
     try:
         return _binary(columns, 0).cast(pa.string())
     except pa.ArrowInvalid:
+        return _strings_of(columns.subjects)
+
+
+def _strings_of(values: list[bytes]) -> pa.Array:
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
         # A subject that is not UTF-8: the server does not care, Arrow's string type does.
-        return pa.array([value.decode("utf-8", "replace") for value in columns.subjects], pa.string())
+        return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
 def _headers(columns: AnyColumns) -> pa.Array:
@@ -448,7 +578,7 @@ def _headers(columns: AnyColumns) -> pa.Array:
 
 
 def _entries(block: bytes) -> list[tuple[str, list[str]]]:
-    """Each name, in its first spelling, with all its values."""
+    """Each name with all its values. Names that differ in case are different names, as on the server."""
     try:
         pairs = decode_headers(block).items()
     except ProtocolError:
@@ -457,14 +587,10 @@ def _entries(block: bytes) -> list[tuple[str, list[str]]]:
         lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
         halves = [line.partition(":") for line in lines]
         pairs = [(name, value.strip(" \t")) for name, colon, value in halves if name and colon]
-    entries: dict[str, tuple[str, list[str]]] = {}
+    entries: dict[str, list[str]] = {}
     for name, value in pairs:
-        clean = _clean(name)
-        key = clean.lower()
-        if key not in entries:
-            entries[key] = (clean, [])
-        entries[key][1].append(_clean(value))
-    return list(entries.values())
+        entries.setdefault(_clean(name), []).append(_clean(value))
+    return list(entries.items())
 
 
 def _clean(text: str) -> str:

@@ -85,6 +85,10 @@ class JetStream(Facade[AsyncJetStream]):
     def list_streams(self, subject: str | None = None) -> Iterator[StreamInfo]:
         return self._iterate(self._target.list_streams, subject)
 
+    @documented_by(AsyncJetStream.stream_infos)
+    def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
+        return self._run(self._target.stream_infos, names)
+
     @documented_by(AsyncJetStream.stream_names)
     def stream_names(self, subject: str | None = None) -> Iterator[str]:
         return self._iterate(self._target.stream_names, subject)

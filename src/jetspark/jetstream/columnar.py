@@ -7,6 +7,11 @@ none, and for reading without acknowledging.
 ADR-37 has ``consume`` ask for heartbeats with each request, and there it does. Columns are our own: they ask
 when a request may have to wait. While the consumer's info, then the last row of each run say that it has
 plenty left, requests are silent (``pull_flow``, "Silent requests").
+
+ADR-37 also has ``consume`` wait for ever for a consumer that nobody answers for. Without acks there is
+nothing to wait for: a consumer that is gone takes its place in the stream with it, and one made again under
+its name would begin elsewhere. So columns ask whether it exists, and end with :class:`ConsumerLost` when it
+does not.
 """
 
 from __future__ import annotations
@@ -17,17 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark._log import get_logger
 from jetspark.connection.flood import MORE_WAIT
-from jetspark.errors import InvalidArgument
+from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.consume import ConsumeBase, ErrorListener
+from jetspark.jetstream.consume_errors import ConsumerLost, MissedHeartbeat, NoConsumerResponders
 from jetspark.jetstream.consumer_config import AckPolicy
+from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 from jetspark.jetstream.pull import PullSink, PullTarget, pin_of
 from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, PackedColumns, join_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from jetspark.errors import JetsparkError
     from jetspark.jetstream.consumer import Consumer
+    from jetspark.jetstream.consumer_info import ConsumerInfo
     from jetspark.jetstream.pull_options import PullOptions
 
 
@@ -36,6 +43,11 @@ logger = get_logger("jetstream")
 #: What one ``take`` joins at most, in bytes of the wire. Arrow's binary arrays end at 2 GiB, and whoever
 #: sized the buffer for small messages should not get all the large ones in one piece.
 MAX_TAKE = 128 * 1_048_576
+
+
+#: After so many requests without an answer the consumer is looked up. The first ones may meet a server that
+#: starts.
+UNANSWERED = 3
 
 
 # What makes a decent batch, measured. Larger ones are past the processor's caches when they are copied.
@@ -63,6 +75,12 @@ class ColumnarSink(PullSink):
         self.owner = (self.factory, self.owner)
         self.factory = COLUMNAR
         self.chunks: list[AnyColumns] = []
+        #: Asks the server for the consumer. None: somebody else cares for it (ordered consumers).
+        self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        # Requests in a row that nobody answered, and how many messages had come before the first of them.
+        self._unanswered = 0
+        self._unanswered_at = 0
 
     def deliver_columns(self, columns: AnyColumns) -> None:
         """A run of messages as columns."""
@@ -131,6 +149,28 @@ class ColumnarSink(PullSink):
         # A message without a reply that is no status did not come from the consumer. In the buffer nobody
         # would ever take it out, and the machine would wait for the room it occupies.
         logger.warning("%s: ignored %d messages that are not JetStream's", self.label, len(items))
+
+    def _warn(self, warning: JetsparkError) -> None:
+        super()._warn(warning)
+        if not isinstance(warning, NoConsumerResponders | MissedHeartbeat) or self.look_up is None:
+            return
+        if self._unanswered_at != self.received:
+            self._unanswered, self._unanswered_at = 0, self.received
+        self._unanswered += 1
+        if self._unanswered >= UNANSWERED and self._looking is None and not self.done:
+            self._looking = self.client._loop.create_task(self._see_whether_it_exists(self.look_up))
+
+    async def _see_whether_it_exists(self, look_up: Callable[[], Awaitable[ConsumerInfo]]) -> None:
+        """End when the server says that there is no such consumer. Without an answer, go on asking."""
+        try:
+            await look_up()
+        except (ConsumerNotFound, StreamNotFound) as error:
+            self._finish(ConsumerLost(error.code, error.description), discard=False)
+        except JetsparkError:
+            pass  # a server that starts, or a cluster without a leader
+        finally:
+            self._unanswered = 0
+            self._looking = None
 
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if discard and not self.done:

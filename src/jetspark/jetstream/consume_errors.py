@@ -39,6 +39,19 @@ class ConsumerDeleted(StatusError):
     remedy = "the consumer was deleted; create it again and consume from the new one"
 
 
+class ConsumerLost(ConsumerDeleted):
+    """The consumer does not exist any more, and no status said so.
+
+    It went with a server that restarted, or was deleted while there was no link. Ends what hands out columns
+    (``consume_arrow``); ``consume`` waits for a consumer of the same name.
+    """
+
+    remedy = (
+        "the consumer is gone (its server restarted, or it was deleted while the link was down); create one "
+        "that begins behind the last sequence, or use an ordered consumer, which does that by itself"
+    )
+
+
 class PushConsumerError(StatusError):
     """A pull was sent to a push consumer. Subscribe to its deliver subject instead."""
 

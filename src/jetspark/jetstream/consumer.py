@@ -367,7 +367,9 @@ class Consumer:
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
         from jetspark.jetstream.columnar import ColumnarSink  # only for those who use columns
 
-        return ColumnarSink(self._target, options, tell)
+        sink = ColumnarSink(self._target, options, tell)
+        sink.look_up = self.info
+        return sink
 
     def _check_pull(self) -> None:
         if self._info.config.is_push:

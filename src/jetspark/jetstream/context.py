@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.nuid import next_nuid
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     from jetspark.jetstream.fast_flow import IngestGap
     from jetspark.jetstream.puback import PubAck
     from jetspark.jetstream.schedule import Schedule
+
+# Requests of one call that wait for their answers at the same time.
+_AT_ONCE = 32
 
 
 class JetStream:
@@ -120,6 +125,25 @@ class JetStream:
         """All streams, or those that capture ``subject``, however many there are."""
         async for item in self._api.pages("STREAM.LIST", "streams", _subject_filter(subject)):
             yield StreamInfo.from_wire(item)
+
+    async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
+        """The infos of those of the named streams that exist, in this order. They are asked for at the same
+        time, 32 at once."""
+        waiting = iter(names)
+        found: dict[str, StreamInfo] = {}
+
+        async def ask() -> None:
+            for name in waiting:
+                with contextlib.suppress(StreamNotFound):
+                    found[name] = (await self.get_stream(name)).cached_info
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_AT_ONCE, len(names))):
+                    group.create_task(ask())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return {name: found[name] for name in names if name in found}
 
     async def stream_names(self, subject: str | None = None) -> AsyncIterator[str]:
         """The names of all streams, or of those that capture ``subject``."""

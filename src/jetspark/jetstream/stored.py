@@ -7,7 +7,7 @@ the leader. Both give the same :class:`StoredMsg`.
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
@@ -200,10 +200,7 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
             try:
                 answer = await answers.next(timeout=api.timeout)
             except RequestTimeout:
-                raise RequestTimeout(
-                    f"batch get on {subject!r} went silent for {api.timeout:g}s: connection or server "
-                    "broke in the middle, or the server is older than 2.11"
-                ) from None
+                raise batch_silence(subject, api.timeout) from None
             status = answer.status
             if status is None:
                 if "Nats-Num-Pending" not in answer.headers:
@@ -218,27 +215,29 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
             if code == 503:
                 raise JetStreamNotEnabled.no_responders(subject)
             if code != 204:
-                _raise_status(answer)
-                raise ProtocolError(f"batch get on {stream!r} ended with status {code} {description}")
-            headers = answer.headers
-            page.pending = _number(headers, "Nats-Num-Pending")
-            page.last = _number(headers, "Nats-Last-Sequence")
-            page.up_to = _number(headers, "Nats-UpTo-Sequence")
+                raise_status(code, description)
+            page.pending, page.last, page.up_to = end_of_page(answer.headers)
             return
+
+
+def batch_silence(subject: str, timeout: float) -> RequestTimeout:
+    """The server did not end the page."""
+    return RequestTimeout(
+        f"batch get on {subject!r} went silent for {timeout:g}s: connection or server broke in the middle, "
+        "or the server is older than 2.11"
+    )
+
+
+def end_of_page(headers: Headers) -> tuple[int, int, int]:
+    """What the end of a page says: messages left, sequence of the last one, sequence of the snapshot."""
+    names = ("Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence")
+    left, last, up_to = (_number(headers, name) for name in names)
+    return left, last, up_to
 
 
 def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     """A direct answer as the message it stands for."""
-    expected = _ADDED_IN_BATCH if in_batch else _ADDED
-    own = answer.headers.items()
-    added: dict[str, str] = {}
-    # From the end: a message that was republished into the stream has headers of these names of its own, and
-    # the server appends.
-    while own and own[-1][0] in expected and own[-1][0] not in added:
-        name, value = own.pop()
-        added[name] = value
-    if added.keys() != expected:
-        raise ProtocolError(f"direct get answer without its headers: {answer.headers.items()!r:.200}")
+    own, added = split_added(answer.headers, in_batch=in_batch)
     time = Timestamp.parse(added["Nats-Time-Stamp"])
     sequence = wire_number(added["Nats-Sequence"])
     if time is None or sequence is None:
@@ -255,6 +254,21 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     )
 
 
+def split_added(headers: Headers, *, in_batch: bool) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """The headers of a direct answer: the publisher's own, and what the server says of the message."""
+    expected = _ADDED_IN_BATCH if in_batch else _ADDED
+    own = headers.items()
+    added: dict[str, str] = {}
+    # From the end: a message that was republished into the stream has headers of these names of its own, and
+    # the server appends.
+    while own and own[-1][0] in expected and own[-1][0] not in added:
+        name, value = own.pop()
+        added[name] = value
+    if added.keys() != expected:
+        raise ProtocolError(f"direct get answer without its headers: {headers.items()!r:.200}")
+    return own, added
+
+
 def _number(headers: Headers, name: str) -> int:
     value = headers.get(name) or "0"
     number = wire_number(value)
@@ -265,9 +279,12 @@ def _number(headers: Headers, name: str) -> int:
 
 def _raise_status(answer: Msg) -> None:
     status = answer.status
-    if status is None:
-        return
-    code, description = status
+    if status is not None:
+        raise_status(*status)
+
+
+def raise_status(code: int, description: str) -> NoReturn:
+    """Raise what a status means that is not the end of a page."""
     if code == 404:
         raise MessageNotFound(404, 10037, description or "no message found")
     if code == 413:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from jetspark.jetstream.ordered import OrderedConsumer
     from jetspark.jetstream.stream_config import StreamConfig
 
+# Subjects of one page of a list that the next page repeats, to show that none was left out between them.
+_PAGE_OVERLAP = 1000
+
 
 class Stream:
     """A stream. Made by ``js.create_stream``, ``js.get_stream`` and their like."""
@@ -71,13 +74,22 @@ class Stream:
         body["subjects_filter"] = subjects_filter
         first = await self._js._api.request(operation, body)
         subjects: dict[str, int] = first["state"].get("subjects") or {}
-        while len(subjects) < first.get("total", 0):
-            page = await self._js._api.request(operation, {**body, "offset": len(subjects)})
-            more = page["state"].get("subjects") or {}
-            before = len(subjects)
+        total, back = first.get("total", 0), _PAGE_OVERLAP
+        complete = len(subjects) >= total
+        while not complete:
+            # A page is cut from the sorted list as it is by then. One that begins behind the last subject
+            # that we have may leave some out, because others were deleted: ask again, from further back.
+            last = max(subjects, default="")
+            offset = max(0, min(len(subjects), total) - back)
+            page = await self._js._api.request(operation, {**body, "offset": offset})
+            total = page.get("total", 0)
+            more: dict[str, int] = page["state"].get("subjects") or {}
+            if offset and (not more or min(more) > last):
+                back *= 4
+                continue
+            back, before = _PAGE_OVERLAP, len(subjects)
             subjects.update(more)
-            if len(subjects) == before:
-                break
+            complete = offset + len(more) >= total or len(subjects) == before
         first["state"]["subjects"] = subjects
         info = StreamInfo.from_wire(first)
         # The counts may be large and are soon stale: they are for the caller, not for the cache.

@@ -23,7 +23,13 @@ from jetspark.jetstream.stream_config import (
     StorageType,
     StreamConfig,
 )
-from jetspark.wire.subjects import has_wildcard, subjects_overlap, validate_filter, validate_subject
+from jetspark.wire.subjects import (
+    has_wildcard,
+    is_subset,
+    subjects_overlap,
+    validate_filter,
+    validate_subject,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,20 +127,6 @@ def _at_least(field: str, value: Duration | None, ns: int, text: str) -> None:
         raise InvalidArgument(field, value, f"must be 0 or at least {text}")
 
 
-def _is_subset(subject: str, pattern: str) -> bool:
-    """Whether everything that matches the first pattern matches the second."""
-    left, right = subject.split("."), pattern.split(".")
-    for index, want in enumerate(right):
-        if index >= len(left):
-            return False
-        if want == ">":
-            return True
-        have = left[index]
-        if have == ">" or (want != "*" and have != want):
-            return False
-    return len(left) == len(right)
-
-
 # --- consumers ---------------------------------------------------------------------------------------------
 
 
@@ -214,7 +206,7 @@ def _check_filters(config: ConsumerConfig) -> None:
     for index, subject in enumerate(filters):
         for other in filters[index + 1 :]:
             # The server refuses containment only; "a.*" beside "*.b" passes though both match a.b.
-            if _is_subset(subject, other) or _is_subset(other, subject):
+            if is_subset(subject, other) or is_subset(other, subject):
                 raise InvalidArgument(
                     "filter_subjects", filters, f"{subject!r} and {other!r} must not overlap"
                 )
@@ -437,7 +429,7 @@ def _check_sources(sources: Sequence[StreamSource]) -> None:
 
 
 def _contain(a: str, b: str) -> bool:
-    return _is_subset(a, b) or _is_subset(b, a)
+    return is_subset(a, b) or is_subset(b, a)
 
 
 def _check_source(where: str, source: StreamSource) -> None:
@@ -498,11 +490,11 @@ def _check_stream_subjects(config: StreamConfig) -> None:
 
 def _check_api_space(subject: str) -> None:
     for space in _API_SPACES:
-        if subjects_overlap(subject, space) and not _is_subset(subject, "$JS.EVENT.>"):
+        if subjects_overlap(subject, space) and not is_subset(subject, "$JS.EVENT.>"):
             raise InvalidArgument(
                 "subjects", subject, "overlaps with the JetStream API; that needs no_ack=True"
             )
-    if subjects_overlap(subject, "$SYS.>") and not _is_subset(subject, "$SYS.ACCOUNT.>"):
+    if subjects_overlap(subject, "$SYS.>") and not is_subset(subject, "$SYS.ACCOUNT.>"):
         raise InvalidArgument("subjects", subject, "overlaps with the system API; that needs no_ack=True")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from jetspark.spark.planning import Range, split
+from jetspark.spark.planning import Range, plan
 from jetspark.spark.schema import arrow_schema, check_schema
 from jetspark.spark.source_options import SourceOptions, check_batch
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """One task's range; None when there is nothing to read, because Spark wants at least one partition."""
+    """One task's ranges; none when there is nothing to read, because Spark wants at least one partition."""
 
-    wanted: Range | None
+    ranges: tuple[Range, ...] = ()
 
 
-def read_range(
+def read_ranges(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """A task: the rows of a partition, over the worker process's connection."""
     assert isinstance(partition, RangePartition)
-    if partition.wanted is None:
+    if not partition.ranges:
         return
     from jetspark.spark.connections import jetstream
     from jetspark.spark.range_reader import RangeReader
@@ -42,7 +42,8 @@ def read_range(
         batch_rows=options.batch_rows,
         buffer_messages=options.buffer_messages,
     )
-    yield from reader.read(partition.wanted)
+    for wanted in partition.ranges:
+        yield from reader.read(wanted)
 
 
 class JetStreamReader(DataSourceReader):
@@ -59,12 +60,12 @@ class JetStreamReader(DataSourceReader):
         from jetspark.spark.positions import batch_ranges
 
         options = self._options
-        pieces = split(
+        found = plan(
             batch_ranges(jetstream(options.connection), options),
             min_partitions=options.min_partitions,
             max_messages=options.max_messages_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
+        return [RangePartition(ranges) for ranges in found] or [RangePartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, partition)
+        return read_ranges(self._options, self._schema, partition)

@@ -1,8 +1,6 @@
-"""Messages that are gone before they were read: what counts as loss, and what is said about it.
+"""Messages that are gone before they were read: what is said about it, as an error or as a warning.
 
-Not loss: single messages deleted inside a range, messages of subjects we do not read, and the messages a
-stream with ``max_msgs_per_subject`` replaces by newer ones of the same subject; such a stream keeps the last
-values, not the history, as a compacted topic does.
+What counts as loss is decided in :mod:`jetspark.spark.claims`.
 """
 
 from __future__ import annotations
@@ -11,9 +9,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError
+from jetspark.jetstream.stream_config import RetentionPolicy
+from jetspark.spark.claims import Outcome
 
 if TYPE_CHECKING:
     from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.spark.claims import Found, Gap
 
 logger = logging.getLogger("jetspark.spark")
 
@@ -51,14 +52,36 @@ def recreated(stream: str, following: int, before: str, now: str) -> DataLossErr
     )
 
 
-def removed(stream: str, following: int, first: int) -> DataLossError:
-    """The head of the range was purged or has expired."""
+def removed(stream: str, gap: Gap, found: Found, *, filtered: bool) -> DataLossError:
+    """The stream's first sequence has passed what was not read."""
+    size = gap.end - gap.begin
+    counted = f"({size} sequences)" if filtered or gap.missing == size else f"({gap.missing} of them)"
+    causes = "were purged or have expired"
+    if found.rules.retention != RetentionPolicy.LIMITS:
+        causes = "were acked by other consumers, purged, or have expired"
+    doubt = ""
+    if filtered:
+        doubt = "; the server can't tell whether any of them had a subject of option 'subjects'"
     return DataLossError(
         stream,
         "removed",
-        f"messages {following} to {first - 1} ({first - following} sequences) were purged or have expired "
-        f"before they were read; the first that is left is {first}",
+        f"messages {gap.begin} to {gap.end - 1} {counted} {causes} before they were read; the first that is "
+        f"left is {found.first}{doubt}",
         f"raise the stream's limits, read faster, or {_GO_ON}",
+    )
+
+
+def keys_removed(stream: str, given: int, expected: int, *, filtered: bool) -> DataLossError:
+    """Keys of a last-per-subject snapshot are gone."""
+    doubt = ""
+    if filtered:
+        doubt = "; the server can't tell whether any of them matched option 'subjects'"
+    return DataLossError(
+        stream,
+        "removed",
+        f"{expected - given} of the {expected} subjects that were there when the read was planned were "
+        f"purged or have expired before they were read{doubt}",
+        f"raise the stream's limits, or {_GO_ON}",
     )
 
 
@@ -73,6 +96,17 @@ def rewound(stream: str, following: int, last: int) -> DataLossError:
     )
 
 
+def replaced(stream: str, sequence: int) -> DataLossError:
+    """The stream lost its tail, and new messages have the lost ones' sequences."""
+    return DataLossError(
+        stream,
+        "rewound",
+        f"the message at sequence {sequence} is not the one that was there: the stream was restored from an "
+        "older backup or lost its tail, and has been written to since",
+        "start with a new checkpoint, or set failOnDataLoss=false to go on with the messages stored since",
+    )
+
+
 def report(error: DataLossError, *, fail: bool) -> None:
     """Raise it, or warn and go on."""
     if fail:
@@ -80,16 +114,16 @@ def report(error: DataLossError, *, fail: bool) -> None:
     logger.warning("data loss, going on because of failOnDataLoss=false: %s", error)
 
 
-def compacts(info: StreamInfo) -> bool:
-    """Whether the stream removes old messages of a subject for newer ones, which is not loss."""
-    return (info.config.max_msgs_per_subject or 0) > 0
-
-
-def first_sequence(info: StreamInfo) -> int:
-    """The first sequence that can still be read; one behind the last in an empty stream."""
-    if info.state.messages == 0:
-        return info.state.last_seq + 1
-    return max(1, info.state.first_seq)
+def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
+    """Do what an outcome asks for: nothing, a warning, or :func:`report`."""
+    if outcome == Outcome.LOSS:
+        report(error, fail=fail)
+    elif outcome == Outcome.WARNING:
+        logger.warning(
+            "not taken for data loss, because a single delete or the messages' own TTLs may be the cause, "
+            "which the server does not tell: %s",
+            error,
+        )
 
 
 def identity(info: StreamInfo) -> str:

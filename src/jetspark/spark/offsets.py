@@ -1,15 +1,17 @@
 """Offsets: what Spark writes into its checkpoint about a query's place in each stream.
 
-``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin, next)``
-of each stream. Spark asks for the initial offset more than once, and again after a restart when batch 0 never
-committed; a ``latest`` resolved anew would then skip messages. So the start travels inside the end: what a
-batch reads is decided by its end offset alone, which is in the log before the batch runs.
+``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin,
+next)`` of each stream. Spark asks for the initial offset more than once, and again after a restart when
+batch 0 never committed; a ``latest`` resolved anew would then skip messages. So the start travels inside
+the end: what a batch reads is decided by its end offset alone, which is in the log before the batch runs.
 
-``created`` tells a stream from another one of the same name that was made after it was deleted. ``earliest``
-marks a place that was the beginning of the stream and from which nothing has been read yet: what expires
-there before the first read is not lost by us. ``ahead`` marks a starting sequence that the stream has not
-reached yet; any other place behind a stream's end means that the stream lost its tail. ``subjects`` is the
-filter the batch was planned with, so that a replay after a change of options reads the same rows.
+``created`` tells a stream from another one of the same name that was made after it was deleted.
+``earliest`` marks a place that was the beginning of the stream and from which nothing has been read yet:
+what expires there before the first read is not lost by us. ``ahead`` marks a starting sequence that the
+stream has not reached yet; any other place behind a stream's end means that the stream lost its tail.
+``seen`` is what the leader said when the batch was planned, against which losses are judged
+(:mod:`jetspark.spark.claims`); offsets of older releases have none. ``subjects`` is the filter the batch
+was planned with, so that a replay after a change of options reads the same rows.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import JetsparkError
+from jetspark.spark.claims import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +41,7 @@ class StreamOffset:
     created: str
     earliest: bool = False
     ahead: bool = False
+    seen: Seen | None = None
 
     @property
     def unread(self) -> bool:
@@ -67,6 +71,7 @@ class Offset:
                 "created": one.created,
                 **({"earliest": True} if one.earliest else {}),
                 **({"ahead": True} if one.ahead else {}),
+                **({"seen": one.seen.to_json()} if one.seen is not None else {}),
             }
             for name, one in sorted(self.streams.items())
         }
@@ -111,18 +116,18 @@ _REMEDY = "restore the checkpoint from a backup, or start with a new one and sta
 
 def _parse_stream(name: str, value: object) -> StreamOffset:
     if not isinstance(value, dict):
-        raise OffsetError(
-            f"offset of stream {name!r} in the checkpoint is damaged: {value!r:.200}; {_REMEDY}"
-        )
+        raise _damaged(name, value)
     following: Any = value.get("next")
     begin: Any = value.get("begin")
     created = value.get("created")
     if not _sequence(following) or not _sequence(begin) or not isinstance(created, str) or begin > following:
-        raise OffsetError(
-            f"offset of stream {name!r} in the checkpoint is damaged: {value!r:.200}; {_REMEDY}"
-        )
+        raise _damaged(name, value)
     earliest, ahead = value.get("earliest") is True, value.get("ahead") is True
-    return StreamOffset(following, begin, created, earliest, ahead)
+    told = value.get("seen")
+    seen = Seen.from_json(told) if isinstance(told, dict) else None
+    if seen is None and told is not None:
+        raise _damaged(name, value)
+    return StreamOffset(following, begin, created, earliest, ahead, seen)
 
 
 def _sequence(value: Any) -> bool:

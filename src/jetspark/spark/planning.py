@@ -6,20 +6,31 @@ expired, of another subject), so a range is an upper bound of its rows.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from jetspark.spark.claims import Seen
+
+#: What a range costs before its first message, in messages: its stream is looked up and a consumer made and
+#: deleted, which takes as long as reading some hundred small messages.
+RANGE_COST = 500
+#: Ranges are put together up to this cost, in messages. A task of its own for less would cost more than it
+#: reads. Twenty tiny streams come to this.
+TASK_COST = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """A piece of a stream, ``[begin, end)``.
 
-    ``created`` is the stream's identity; ``earliest`` that the piece begins wherever the stream begins, so
-    that messages that expire at its head are not missed; ``last_per_subject`` that only the newest message
-    of each subject is wanted.
+    ``created`` is the stream's identity, and ``seen`` what the leader said when the range was planned:
+    together they are the claim that a task proves (:mod:`jetspark.spark.claims`). ``earliest``: the piece
+    begins where the stream began then, so what expires there before the first row was read is not missed.
+    ``last_per_subject``: only the newest message of each subject is wanted, as of ``end - 1``.
     """
 
     stream: str
@@ -29,6 +40,7 @@ class Range:
     subjects: tuple[str, ...] = ()
     earliest: bool = False
     last_per_subject: bool = False
+    seen: Seen | None = None
 
     def __len__(self) -> int:
         return max(0, self.end - self.begin)
@@ -106,6 +118,48 @@ def split(
     return [part for one, count in zip(pieces, counts, strict=True) for part in _cut(one, count)]
 
 
+def plan(
+    ranges: Iterable[Range], *, min_partitions: int | None = None, max_messages: int | None = None
+) -> list[tuple[Range, ...]]:
+    """Ranges into partitions, each of one large piece or of several small ones.
+
+    As :func:`split` cuts them; then small pieces are put together (:func:`group`). The result depends on the
+    arguments alone: a micro-batch that runs again must spread its rows over partitions as it did before.
+    """
+    pieces = split(ranges, min_partitions=min_partitions, max_messages=max_messages)
+    return group(pieces, min_partitions=min_partitions, max_messages=max_messages)
+
+
+def group(
+    pieces: Sequence[Range], *, min_partitions: int | None = None, max_messages: int | None = None
+) -> list[tuple[Range, ...]]:
+    """Put small pieces together, so that a thousand small streams are not a thousand tasks.
+
+    A piece that costs :data:`TASK_COST` or more is a partition of its own. The others share as few as come
+    to about that cost, evenly. There are no fewer partitions than ``min_partitions`` (as long as there are
+    so many pieces), and no partition of several pieces has more than ``max_messages`` sequences. Partitions
+    are in the order of their first pieces.
+    """
+    costs = [RANGE_COST + len(one) for one in pieces]
+    alone = [(index,) for index, cost in enumerate(costs) if cost >= TASK_COST]
+    small = [index for index, cost in enumerate(costs) if cost < TASK_COST]
+    count = max(-(-sum(costs[index] for index in small) // TASK_COST), (min_partitions or 1) - len(alone))
+    # The dearest first, each into the cheapest partition so far: (cost, sequences, number of the partition).
+    loads = [(0, 0, number) for number in range(min(count, len(small)))]
+    members: list[list[int]] = [[] for _ in loads]
+    for index in sorted(small, key=lambda one: (-costs[one], one)):
+        cost, held, number = loads[0]
+        if members[number] and max_messages is not None and held + len(pieces[index]) > max_messages:
+            number = len(members)
+            members.append([index])
+            heapq.heappush(loads, (costs[index], len(pieces[index]), number))
+            continue
+        members[number].append(index)
+        heapq.heapreplace(loads, (cost + costs[index], held + len(pieces[index]), number))
+    found = sorted([*alone, *(tuple(sorted(one)) for one in members)])
+    return [tuple(pieces[index] for index in one) for one in found]
+
+
 def _pieces(ranges: Sequence[Range], wanted: int) -> list[int]:
     """Into how many parts each range is cut so that there are ``wanted``, the largest parts cut first."""
     counts = [1] * len(ranges)
@@ -128,4 +182,8 @@ def _cut(one: Range, count: int) -> list[Range]:
         return [one]
     size = len(one)
     edges = [one.begin + size * index // count for index in range(count + 1)]
-    return [replace(one, begin=edges[index], end=edges[index + 1]) for index in range(count)]
+    # Only the first piece is at the head: what expires in the others was there when they were planned.
+    return [
+        replace(one, begin=edges[index], end=edges[index + 1], earliest=one.earliest and index == 0)
+        for index in range(count)
+    ]

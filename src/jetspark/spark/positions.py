@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
-from jetspark.spark.data_loss import compacts, first_sequence, identity, removed, report
+from jetspark.jetstream.errors import MessageNotFound
+from jetspark.jetstream.values import Timestamp
+from jetspark.spark.claims import Gap, first_sequence, found_of, is_filtered, judge_gap, seen_of
+from jetspark.spark.data_loss import act, identity, removed
+from jetspark.spark.patience import patiently
 from jetspark.spark.planning import Range
+from jetspark.spark.range_proof import some_subject_full
 from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions
 
 if TYPE_CHECKING:
     from jetspark.blocking.jetstream import JetStream
+    from jetspark.blocking.stream import Stream
     from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.spark.claims import Seen
     from jetspark.spark.source_options import Streams
 
 
@@ -28,19 +34,14 @@ class StreamsNotFound(JetsparkError):
 
 
 def find_streams(js: JetStream, streams: Streams) -> dict[str, StreamInfo]:
-    """The selected streams that exist, by name. One request for each name, one list for all patterns."""
+    """The selected streams that exist, by name. A list for patterns; names are asked for at the same time."""
     found: dict[str, StreamInfo] = {}
     if streams.patterns:
         for info in js.list_streams():
             if streams.selects(info.config.name):
                 found[info.config.name] = info
         return dict(sorted(found.items()))
-    for name in streams.names:
-        try:
-            found[name] = js.get_stream(name).cached_info
-        except StreamNotFound:
-            continue
-    return found
+    return js.stream_infos(streams.names)
 
 
 def require_streams(js: JetStream, streams: Streams, *, some: bool = True) -> dict[str, StreamInfo]:
@@ -98,6 +99,11 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
     return consumer.cached_info.delivered.stream_seq + 1
 
 
+def after(js: JetStream, info: StreamInfo, time: int) -> int:
+    """The first sequence that was stored after a time in nanoseconds."""
+    return _sequence_at(js, info, Timestamp.from_ns(time + 1))
+
+
 def begins_earliest(positions: Positions, stream: str) -> bool:
     """Whether reading starts at the beginning of a stream, wherever that is by then."""
     return positions.of(stream).edge == EARLIEST
@@ -109,22 +115,42 @@ def batch_ranges(js: JetStream, options: SourceOptions) -> list[Range]:
     ends = options.end or Positions(Position(edge=LATEST))
     ranges = []
     for name, info in require_streams(js, options.streams).items():
+        latest = info.state.last_seq + 1
         if options.last_per_subject:
-            end = info.state.last_seq + 1
-            if info.state.messages:
-                ranges.append(
-                    Range(
-                        name, 1, end, identity(info), options.subjects, earliest=True, last_per_subject=True
-                    )
-                )
-            continue
-        begin = resolve(js, info, starts.of(name))
-        end = min(resolve(js, info, ends.of(name)), info.state.last_seq + 1)
-        earliest = begins_earliest(starts, name)
-        first = first_sequence(info)
-        if begin < first:
-            if not earliest and not compacts(info) and begin < end:
-                report(removed(name, begin, min(first, end)), fail=options.fail_on_data_loss)
-            begin = first
-        ranges.append(Range(name, begin, end, identity(info), options.subjects, earliest=earliest))
+            begin, end, earliest = 1, latest, True
+            if not info.state.messages:
+                continue
+        else:
+            begin = resolve(js, info, starts.of(name))
+            end = min(resolve(js, info, ends.of(name)), latest)
+            earliest = begins_earliest(starts, name)
+            first = first_sequence(info)
+            if begin < first:
+                if not earliest and begin < end:
+                    check_gap(js.get_stream(name), info, begin, min(first, end), options)
+                begin = first
+        ranges.append(
+            Range(
+                name,
+                begin,
+                end,
+                identity(info),
+                options.subjects,
+                earliest=earliest,
+                last_per_subject=options.last_per_subject,
+                seen=seen_of(info),
+            )
+        )
     return ranges
+
+
+def check_gap(
+    stream: Stream, info: StreamInfo, begin: int, end: int, options: SourceOptions, seen: Seen | None = None
+) -> None:
+    """On the driver: judge that a stream begins at ``end`` or behind it, though ``begin`` was to be read."""
+    found, filtered = found_of(info), is_filtered(info, options.subjects)
+    gap = Gap(begin, end, end - begin)
+    full = patiently(lambda: some_subject_full(stream, found), f"the subjects of stream {stream.name!r}")
+    outcome = judge_gap(gap, seen, found, filtered=filtered, full=full)
+    error = removed(info.config.name, gap, found, filtered=filtered)
+    act(outcome, error, fail=options.fail_on_data_loss)

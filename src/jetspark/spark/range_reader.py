@@ -9,9 +9,7 @@ The end is proved, never waited for. It has come when a sequence at or behind ``
 last row said that nothing is pending behind it, or when the consumer, asked after a silence, says that it has
 delivered all there is. So ranges whose messages were deleted, purged or filtered away can't hang a task.
 
-A consumer knows no more than the replica it lives with, and a direct get than the one that answers; either
-may be behind the leader, which was asked for ``end``. So where a range seems to end early, the leader is
-asked whether it has another message of it.
+That nothing was lost meanwhile is proved beside it (:mod:`jetspark.spark.range_proof`).
 
 Work-queue streams refuse such consumers and are read by batch direct get, which consumes nothing either.
 """
@@ -19,6 +17,7 @@ Work-queue streams refuse such consumers and are read by batch direct get, which
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -29,22 +28,15 @@ from jetspark.arrow import consume_arrow
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consume_errors import ConsumerDeleted
 from jetspark.jetstream.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
+from jetspark.jetstream.errors import ConsumerNotFound, MaximumConsumersReached, StreamNotFound
 from jetspark.jetstream.stream_config import RetentionPolicy
-from jetspark.spark.data_loss import (
-    compacts,
-    first_sequence,
-    identity,
-    recreated,
-    removed,
-    report,
-    rewound,
-    vanished,
-)
+from jetspark.spark.data_loss import report, vanished
+from jetspark.spark.direct_reader import direct_batches
 from jetspark.spark.patience import PASSING, Patience
+from jetspark.spark.range_proof import RangeInterrupted, RangeOver, RangeProof, count_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from jetspark.blocking.consumer import Consumer
     from jetspark.blocking.jetstream import JetStream
@@ -52,6 +44,8 @@ if TYPE_CHECKING:
     from jetspark.jetstream.stored import StoredMsg
     from jetspark.jetstream.stream_info import StreamInfo
     from jetspark.spark.planning import Range
+
+logger = logging.getLogger("jetspark.spark")
 
 #: Seconds after which the server removes the consumer of a task that died. A task that is only slow makes
 #: a new one.
@@ -64,23 +58,24 @@ _BATCH_BYTES = 32 * 1_048_576
 # In flight between server and task. More is memory that is touched for the first time, and a page fault for
 # each large message is dearer than the wait it saves.
 _BUFFER_BYTES = 16 * 1_048_576
-_DIRECT_BATCH = 1000
-
-
-class RangeInterrupted(JetsparkError):
-    """Deliveries of a range broke off. Another consumer goes on; you see it when that does not help."""
-
-
-class LeaderBehind(RangeInterrupted):
-    """The stream ends before the range does: its leader is new and catching up, or its tail is lost."""
-
-    def __init__(self, wanted: Range, last: int) -> None:
-        super().__init__(f"stream {wanted.stream!r} ends at {last}, before the range's {wanted.end - 1}")
-        self.last = last
 
 
 class DirectGetNeeded(JetsparkError):
     """The stream can only be read by direct get, which its config does not allow."""
+
+
+class ConsumersExhausted(JetsparkError):
+    """The stream has as many consumers as it or its account allows, and a task needs one more."""
+
+    def __init__(self, info: StreamInfo) -> None:
+        limit = info.config.max_consumers or 0
+        whose = f"max_consumers={limit} of the stream" if limit > 0 else "the account's limit of consumers"
+        super().__init__(
+            f"stream {info.config.name!r} has {info.state.consumer_count} consumers, and {whose} allows no "
+            "more; each task that reads needs one while it runs. Raise the limit, delete consumers that are "
+            "not needed, lower minPartitions, or update the stream with allow_direct=true: then it is read "
+            "without a consumer"
+        )
 
 
 class RangeReader:
@@ -101,93 +96,83 @@ class RangeReader:
         self._batch_rows = batch_rows
         self._buffer = buffer_messages
 
-    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
-        patience = Patience()
-        while True:
-            try:
-                stream = self._js.get_stream(wanted.stream)
-                break
-            except StreamNotFound:
-                report(vanished(wanted.stream, wanted.begin), fail=self._fail)
-                return
-            except PASSING as error:
-                patience.lost(False, error)
-        info = stream.cached_info
-        if identity(info) != wanted.created:
-            report(recreated(wanted.stream, wanted.begin, wanted.created, identity(info)), fail=self._fail)
+    def read(self, wanted: Range, *, gaps: bool = True) -> Iterator[pa.RecordBatch]:
+        """The rows of a range. ``gaps``: whether what is missing at the stream's head is judged."""
+        proof = RangeProof(self._js, wanted, fail=self._fail, gaps=gaps)
+        try:
+            stream = proof.open()
+            if wanted.last_per_subject:
+                from jetspark.spark.snapshot import Snapshot
+
+                for batch in Snapshot(self, stream, wanted, fail=self._fail).read():
+                    yield from self._cut(batch)
+            elif stream.config.retention == RetentionPolicy.WORK_QUEUE:
+                yield from self._read_direct(stream, wanted, proof)
+            else:
+                yield from self._read_consumer_or_direct(stream, wanted, proof)
+        except StreamNotFound:
+            if not proof.proved:
+                report(vanished(wanted.stream, proof.position), fail=self._fail)
+        except RangeOver:
             return
-        first = first_sequence(info)
-        if wanted.begin < min(first, wanted.end):
-            self._check_gap(stream, wanted, (wanted.begin, min(first, wanted.end)))
-        if info.config.retention == RetentionPolicy.WORK_QUEUE:
-            yield from self._read_direct(stream, wanted)
-        else:
-            yield from self._read_consumer(stream, wanted)
+
+    def with_columns(self, *names: str) -> RangeReader:
+        """One like this that gives these columns, too."""
+        added = [ARROW_SCHEMA.field(name) for name in names if name not in self._schema.names]
+        return RangeReader(
+            self._js,
+            pa.schema([*self._schema, *added]),
+            fail_on_data_loss=self._fail,
+            batch_rows=self._batch_rows,
+            buffer_messages=self._buffer,
+        )
+
+    def stored(self, messages: Sequence[StoredMsg]) -> pa.RecordBatch:
+        """Stored messages as rows."""
+        return stored_batch(messages, self._schema.names)
 
     # By consumer
 
-    def _read_consumer(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
-        position = wanted.begin
+    def _read_consumer_or_direct(
+        self, stream: Stream, wanted: Range, proof: RangeProof
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._read_consumer(stream, wanted, proof)
+        except ConsumersExhausted as error:
+            if not stream.config.allow_direct:
+                raise
+            logger.info("reading by direct get instead: %s", error)
+            yield from self._read_direct(stream, wanted, proof)
+
+    def _read_consumer(self, stream: Stream, wanted: Range, proof: RangeProof) -> Generator[pa.RecordBatch]:
         patience = Patience()
-        while position < wanted.end:
-            before = position
+        interrupted = False
+        while proof.position < wanted.end:
+            before = proof.position
             try:
-                consumer = self._create_consumer(stream, wanted, position)
-                try:
-                    for batch, sequences in self._drain(consumer, wanted, position, stream.cached_info):
-                        self._check_gap(stream, wanted, first_gap(sequences, position))
-                        position = sequences[-1].as_py() + 1
+                with self.consumer(stream, wanted, proof.position) as consumer:
+                    if interrupted:
+                        proof.again(stream)
+                    for batch, sequences in self.drain(consumer, stream, wanted, proof.position):
+                        proof.accept(stream, sequences)
                         yield from self._cut(batch)
-                finally:
-                    # It may be gone with the server; its inactive_threshold does the rest.
-                    with contextlib.suppress(JetsparkError):
-                        consumer.delete()
-                if (stream.config.num_replicas or 1) > 1:
-                    self._prove_end(stream, wanted, position)
+                proof.end(stream)
                 break
             except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *PASSING) as error:
-                if wanted.last_per_subject and position > wanted.begin:
-                    raise  # what was the last of its subject may have changed since
-                if not self._wait(patience, position > before, error, wanted):
+                interrupted = True
+                if not proof.wait(patience, proof.position > before, error):
                     break
-        if position < wanted.end:
-            self._check_gap(stream, wanted, (position, wanted.end))
 
-    def _prove_end(self, stream: Stream, wanted: Range, position: int) -> None:
-        """Wait for the leader's word that there is nothing more; raises when a replica has ended early."""
-        patience = Patience()
-        while True:
-            try:
-                prove_end(stream, wanted, position)
-                return
-            except (LeaderBehind, *PASSING) as error:
-                if not self._wait(patience, False, error, wanted):
-                    return
-
-    def _wait(self, patience: Patience, progress: bool, error: JetsparkError, wanted: Range) -> bool:
-        """Before another attempt. False: go on without what the stream has lost at its end."""
+    @contextlib.contextmanager
+    def consumer(self, stream: Stream, wanted: Range, position: int) -> Iterator[Consumer]:
+        """A consumer of a range from ``position`` on, deleted at the end."""
+        consumer = self._create_consumer(stream, wanted, position)
         try:
-            patience.lost(progress, error)
-        except LeaderBehind as behind:
-            report(rewound(wanted.stream, wanted.end, behind.last), fail=self._fail)
-            return False
-        return True
-
-    def _check_gap(self, stream: Stream, wanted: Range, gap: tuple[int, int] | None) -> None:
-        """Whether a stretch without messages is what the stream removed at its head while we were reading.
-
-        It is when the stream begins behind the start of the gap by now. A message that was deleted by itself
-        before, and whose place is passed by the head in this moment, is taken for loss too; no message says
-        why it is not there.
-        """
-        if gap is None or wanted.earliest or wanted.last_per_subject:
-            return
-        with contextlib.suppress(*PASSING):
-            info = stream.info()
-            first = first_sequence(info)
-            if gap[0] < first and not compacts(info):
-                report(removed(wanted.stream, gap[0], min(first, gap[1])), fail=self._fail)
+            yield consumer
+        finally:
+            # It may be gone with the server; its inactive_threshold does the rest.
+            with contextlib.suppress(JetsparkError):
+                consumer.delete()
 
     def _create_consumer(self, stream: Stream, wanted: Range, position: int) -> Consumer:
         subjects = list(wanted.subjects)
@@ -212,19 +197,23 @@ class RangeReader:
             **start,  # type: ignore[arg-type]
             **filters,  # type: ignore[arg-type]
         )
-        return stream.create_consumer(config)
+        try:
+            return stream.create_consumer(config)
+        except MaximumConsumersReached as error:
+            raise ConsumersExhausted(stream.cached_info) from error
 
-    def _drain(
-        self, consumer: Consumer, wanted: Range, position: int, info: StreamInfo
+    def drain(
+        self, consumer: Consumer, stream: Stream, wanted: Range, position: int
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """Batches with their sequences until the end of the range is proved."""
+        """Batches with their sequences until the consumer has no more for the range."""
+        state = stream.cached_info.state
         limit = consumer.cached_info.num_pending
         if limit == 0:
             return
         if not wanted.last_per_subject:
             limit = min(limit, wanted.end - position)
         columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
-        mean = info.state.bytes / info.state.messages if info.state.messages else 1.0
+        mean = state.bytes / state.messages if state.messages else 1.0
         buffer = max(1, min(self._buffer, limit, int(_BUFFER_BYTES / max(1.0, mean))))
         received = 0
         quiet = _Quiet()
@@ -250,7 +239,7 @@ class RangeReader:
                 ended = metadata.num_pending == 0 or received >= limit
                 if not wanted.last_per_subject and metadata.sequence.stream >= wanted.end - 1:
                     ended = True
-                    inside = _count_below(sequences, wanted.end)
+                    inside = count_below(sequences, wanted.end)
                     batch, sequences = batch.slice(0, inside), sequences.slice(0, inside)
                 if batch.num_rows:
                     yield batch, sequences
@@ -286,72 +275,30 @@ class RangeReader:
 
     # By direct get
 
-    def _read_direct(self, stream: Stream, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _read_direct(self, stream: Stream, wanted: Range, proof: RangeProof) -> Iterator[pa.RecordBatch]:
         if not stream.config.allow_direct:
             raise DirectGetNeeded(
                 f"stream {wanted.stream!r} is a work queue, which can be read without consuming it only by "
                 "direct get; update the stream with allow_direct=true"
             )
-        position = wanted.begin
+        proof.by_direct_get()
+        columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
         patience = Patience()
-        while position < wanted.end:
-            before = position
+        interrupted = False
+        while proof.position < wanted.end:
+            before = proof.position
             try:
-                for batch in self._direct_batches(stream, wanted, position):
-                    sequences = batch.column("sequence")
-                    self._check_gap(stream, wanted, first_gap(sequences, position))
-                    position = sequences[-1].as_py() + 1
+                if interrupted:
+                    proof.again(stream)
+                for batch in direct_batches(stream, wanted, proof.position, columns):
+                    proof.accept(stream, batch.column("sequence"))
                     yield from self._cut(batch)
-                self._prove_end(stream, wanted, position)
+                proof.end(stream)
                 break
             except (RangeInterrupted, *PASSING) as error:
-                if wanted.last_per_subject and position > before:
-                    raise  # what was the last of its subject may have changed since
-                if not self._wait(patience, position > before, error, wanted):
+                interrupted = True
+                if not proof.wait(patience, proof.position > before, error):
                     break
-        if position < wanted.end:
-            self._check_gap(stream, wanted, (position, wanted.end))
-
-    def _direct_batches(self, stream: Stream, wanted: Range, position: int) -> Iterator[pa.RecordBatch]:
-        subjects = list(wanted.subjects)
-        columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
-        if wanted.last_per_subject:
-            found = stream.get_last_msgs_for(subjects or [">"])
-        else:
-            batch = min(_DIRECT_BATCH, wanted.end - position)
-            found = stream.get_msgs(subjects or None, seq=position, batch=batch)
-        rows: list[StoredMsg] = []
-        size = 0
-        for message in found:
-            if not wanted.last_per_subject and message.sequence >= wanted.end:
-                break
-            rows.append(message)
-            size += len(message.data)
-            if len(rows) >= self._batch_rows or size >= _BATCH_BYTES:
-                yield stored_batch(rows, columns)
-                rows, size = [], 0
-        if rows:
-            yield stored_batch(rows, columns)
-
-
-def prove_end(stream: Stream, wanted: Range, position: int) -> None:
-    """Ask the leader whether the range has a message at ``position`` or behind it, and raise if it has."""
-    if position >= wanted.end:
-        return
-    before = stream.info()
-    if before.state.last_seq < wanted.end - 1:
-        raise LeaderBehind(wanted, before.state.last_seq)
-    found = stream._next_on_leader(position, wanted.subjects)
-    if found is not None and found < wanted.end:
-        raise RangeInterrupted(
-            f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
-            "leader has: it is behind and does not catch up; look at the cluster's health"
-        )
-    if before.cluster is not None and before.cluster.leader:
-        after = stream.info()
-        if after.cluster is None or after.cluster.leader != before.cluster.leader:
-            # A new one may have said so before it had all that the old one had.
-            raise LeaderBehind(wanted, after.state.last_seq)
 
 
 def stored_batch(messages: Sequence[StoredMsg], names: Sequence[str]) -> pa.RecordBatch:
@@ -367,8 +314,10 @@ def _value(message: StoredMsg, name: str) -> object:
     if name == "subject":
         return _clean(message.subject)
     if name == "headers":
-        pairs = message.headers.to_dict().items()
-        return [(_clean(key), [_clean(value) for value in values]) for key, values in pairs]
+        entries: dict[str, list[str]] = {}
+        for key, text in message.headers.items():
+            entries.setdefault(_clean(key), []).append(_clean(text))
+        return list(entries.items())
     value: object = getattr(message, name)
     return value
 
@@ -397,36 +346,6 @@ class _Quiet:
                 f"stream {wanted.stream!r}: {pending} messages pending in or behind [{wanted.begin}, "
                 f"{wanted.end}) but none came for {STALLED:g} s; look at the server's health"
             )
-
-
-def first_gap(sequences: pa.Array, position: int) -> tuple[int, int] | None:
-    """The first stretch without messages from ``position`` on in ascending sequences; None when dense."""
-    first, last = sequences[0].as_py(), sequences[-1].as_py()
-    if first > position:
-        return position, first
-    if last - first + 1 == len(sequences):
-        return None
-    # The first index whose sequence is ahead of a dense run: by halving, as ahead once is ahead for good.
-    low, high = 0, len(sequences) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if sequences[middle].as_py() == first + middle:
-            low = middle + 1
-        else:
-            high = middle
-    return first + low, sequences[low].as_py()
-
-
-def _count_below(sequences: pa.Array, end: int) -> int:
-    """How many of the ascending sequences are below ``end``."""
-    low, high = 0, len(sequences)
-    while low < high:
-        middle = (low + high) // 2
-        if sequences[middle].as_py() < end:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _clean(text: str) -> str:

@@ -23,7 +23,7 @@ from jetspark.spark.options import (
     parse_connection,
     parse_moment,
 )
-from jetspark.wire.subjects import validate_filter
+from jetspark.wire.subjects import is_subset, validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,8 @@ class SourceOptions:
       after the last message means latest.
     - ``endingPosition`` (``latest``), ``endingSequence``, ``endingTime``: the same for batch; exclusive.
     - ``failOnDataLoss`` (true): whether messages that are gone before they were read end the query.
-    - ``minPartitions``: split until there are so many. ``maxMessagesPerPartition`` (250000).
+    - ``minPartitions``: split until there are so many. ``maxMessagesPerPartition`` (250000). Small ranges
+      share a partition as long as both are kept.
     - ``maxMessagesPerTrigger``: sequences in one micro-batch, shared among streams by their backlog.
       ``maxBytesPerTrigger``: the same in bytes, by each stream's mean message size; an approximation.
     - ``minMessagesPerTrigger``: wait for so many, but no longer than ``maxTriggerDelay`` (15 minutes).
@@ -145,6 +146,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
             validate_filter(subject, field="subjects")
         except InvalidArgument as error:
             raise OptionError("subjects", f"{subject!r} {error.rule}") from None
+    _check_overlap(subjects)
     start = _positions(options, "starting", streams, (EARLIEST, LATEST, LAST_PER_SUBJECT))
     end = _positions(options, "ending", streams, (LATEST,))
     ending = tuple(options.given_of("endingPosition", "endingSequence", "endingTime"))
@@ -215,6 +217,17 @@ def check_stream(options: SourceOptions) -> SourceOptions:
             "startingPosition", f"{LAST_PER_SUBJECT!r} is not valid in a streaming read; use spark.read"
         )
     return options
+
+
+def _check_overlap(subjects: tuple[str, ...]) -> None:
+    """Refuse what the server refuses: a filter inside of another one. ``a.*`` beside ``*.b`` is fine."""
+    for index, subject in enumerate(subjects):
+        for other in (*subjects[:index], *subjects[index + 1 :]):
+            if is_subset(subject, other):
+                raise OptionError(
+                    "subjects",
+                    f"{subject!r} is part of {other!r}: filters must not overlap; drop {subject!r}",
+                )
 
 
 def _streams(options: Options) -> Streams:

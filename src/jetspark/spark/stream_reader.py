@@ -13,7 +13,9 @@ query before the first message does not lose the ones that come until it is star
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,20 +30,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jetspark.spark.batch_reader import RangePartition, read_range
-from jetspark.spark.data_loss import (
-    compacts,
-    first_sequence,
-    identity,
-    recreated,
-    removed,
-    report,
-    rewound,
-    vanished,
-)
-from jetspark.spark.offsets import Offset, StreamOffset, parse_offset
-from jetspark.spark.patience import PASSING, PATIENCE
-from jetspark.spark.planning import Backlog, Range, limit, should_wait, split
+from jetspark.errors import JetsparkError
+from jetspark.jetstream.errors import StreamNotFound
+from jetspark.spark.batch_reader import RangePartition, read_ranges
+from jetspark.spark.claims import Outcome, first_sequence, found_of, judge_stream, seen_of
+from jetspark.spark.data_loss import identity, recreated, replaced, report, rewound, vanished
+from jetspark.spark.offsets import Offset, OffsetError, StreamOffset, parse_offset
+from jetspark.spark.pace import MANY_STREAMS, Pace
+from jetspark.spark.patience import PASSING, Patience, patiently
+from jetspark.spark.planning import Backlog, Range, limit, plan, should_wait
 from jetspark.spark.schema import check_schema
 from jetspark.spark.source_options import EARLIEST, LATEST, Position, Positions, SourceOptions, check_stream
 
@@ -52,19 +49,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from jetspark.blocking.jetstream import JetStream
+    from jetspark.blocking.stream import Stream
     from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.spark.claims import Seen
     from jetspark.spark.progress import ProgressMirror
-    from jetspark.spark.watch import Watch
+    from jetspark.spark.watch import AccountWatch, StreamWatch, Watch
 
 logger = logging.getLogger("jetspark.spark")
 
-#: Seconds between two looks at the server: short after news, doubling to the idle interval.
-BUSY_INTERVAL = 0.05
-IDLE_INTERVAL = 1.0
 #: From this interval on a query counts as idle and lets the server wake it.
 WATCH_INTERVAL = 0.4
-#: How long one call of latestOffset may sleep; other sources of the same query wait meanwhile.
-_NAP = 0.05
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -79,18 +73,22 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         # With Trigger.AvailableNow: where each stream ended when the query started.
         self._target: dict[str, int] | None = None
         self._infos: dict[str, StreamInfo] = {}
-        self._looked = 0.0
-        self._interval = BUSY_INTERVAL
+        self._looked = False
+        self._pace = Pace()
         self._waiting_since: float | None = None
         self._mirror: ProgressMirror | None = None
         self._missed: set[str] = set()
-        self._watch: Watch | None = None
+        self._handles: dict[str, Stream] = {}
+        # The look after which a stream's end was last found to be what it was.
+        self._proved: dict[str, StreamInfo] = {}
+        self._watch: StreamWatch | None = None
         self._watch_failed = 0
+        self._account: AccountWatch | None = None
 
     # What Spark calls
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._look(force=True)
+        self._look()
         self._target = {name: info.state.last_seq + 1 for name, info in self._infos.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -112,8 +110,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             # A pattern may match nothing yet: streams join when they are created.
             infos = require_streams(self._js, self._options.streams, some=False)
             self._progress().check(infos)
-            # An older look would not know what this offset knows, and take it for loss.
-            self._infos, self._looked = infos, time.monotonic()
+            self._infos, self._looked = infos, True
             streams = {}
             for name, info in infos.items():
                 position = self._starts.of(name)
@@ -124,6 +121,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     identity(info),
                     earliest=position.edge == EARLIEST,
                     ahead=begin > info.state.last_seq + 1,
+                    seen=seen_of(info),
                 )
             self._initial = Offset(streams, self._options.subjects, initial=True)
             self._progress().begin(self._initial)
@@ -132,15 +130,16 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = parse_offset(start)
         self._follow(begin)
-        fresh = self._look()
+        self._rest(begin)
+        self._look(begin)
         end = self._end(begin, limit)
         if end is not None:
             self._end_watch()
-            self._interval = BUSY_INTERVAL
+            self._pace.news()
             return end.to_json()
         if begin.initial and self._starts.move:
             return begin.settled().to_json()
-        self._rest(fresh, begin)
+        self._pace.nothing(time.monotonic(), len(self._infos))
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -161,24 +160,33 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start == end or last.initial:
             return []
         ranges = [
-            Range(name, one.begin, one.next, one.created, last.subjects, earliest=one.earliest)
+            Range(name, one.begin, one.next, one.created, last.subjects, one.earliest, seen=one.seen)
             for name, one in last.streams.items()
         ]
-        pieces = split(
+        found = plan(
             ranges,
             min_partitions=self._options.min_partitions,
             max_messages=self._options.max_messages_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [RangePartition(one) for one in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, partition)
+        return read_ranges(self._options, self._schema, partition)
 
     def stop(self) -> None:
+        """Spark calls this when one of the calls above failed, not at the normal end of a query."""
         from jetspark.spark.connections import close
 
         self._end_watch()
         close(self._options.connection)
+        damaged = sys.exception()
+        if isinstance(damaged, json.JSONDecodeError):
+            # Spark itself reads an offset of its checkpoint before it calls us. In its place we can say what
+            # that is and what to do.
+            raise OffsetError(
+                f"an offset in the checkpoint is damaged: {damaged} in {damaged.doc!r:.200}; restore the "
+                "checkpoint from a backup, or start with a new one and startingSequence"
+            ) from damaged
 
     # The driver's part
 
@@ -201,61 +209,78 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if mirror.wanted and not committed.initial:
             mirror.follow(committed)
 
-    def _look(self, *, force: bool = False) -> bool:
-        """Ask the server for the streams, unless it was asked a moment ago; whether it was asked."""
-        if not force and self._looked and time.monotonic() - self._looked < self._interval:
-            return False
+    def _look(self, known: Offset | None = None) -> None:
+        """Ask the server for the streams. What it answers is as of now, or this raises.
+
+        Spark takes "nothing new" for a fact, so a server that restarts is waited for.
+        """
+        if self._account is not None:
+            self._account.looking()
+        self._pace.looked(time.monotonic())
+        patience = Patience()
+        while True:
+            try:
+                self._infos = self._find(known)
+                break
+            except PASSING as error:
+                if not self._looked:
+                    raise
+                logger.warning("could not look at the streams, will try again: %s", error)
+                patience.lost(False, error)
+        self._looked = True
+        self._progress().check(self._infos)
+
+    def _find(self, known: Offset | None) -> dict[str, StreamInfo]:
         from jetspark.spark.positions import find_streams
 
-        try:
-            self._infos = find_streams(self._js, self._options.streams)
-        except PASSING as error:
-            # A server that restarts: no news, for a while.
-            now = time.monotonic()
-            if not self._looked or now - self._looked > PATIENCE:
-                raise
-            logger.warning("could not look at the streams, will try again: %s", error)
-            time.sleep(BUSY_INTERVAL * 10)
-            return False
-        self._looked = time.monotonic()
-        self._progress().check(self._infos)
-        return True
+        js, streams = self._js, self._options.streams
+        found = find_streams(js, streams)
+        if known is not None and streams.patterns:
+            # A list leaves out streams without a leader: those are asked for by name.
+            missing = [name for name in known.streams if name not in found and streams.selects(name)]
+            found |= js.stream_infos([name for name in missing if name not in self._missed])
+        return found
 
-    def _rest(self, fresh: bool, begin: Offset) -> None:
-        """No news: look less often, and do not let Spark ask a hundred times a second meanwhile."""
-        if fresh:
-            # Several named streams are several requests, so they rest that much longer.
-            most = IDLE_INTERVAL * max(1, len(self._options.streams.names))
-            self._interval = min(most, max(BUSY_INTERVAL, self._interval * 2))
-        nap = max(0.0, min(_NAP, self._looked + self._interval - time.monotonic()))
-        if self._watched(begin):
-            assert self._watch is not None
-            if self._watch.wait(nap):
-                self._end_watch()
-                self._interval = 0.0
-            elif self._watch.broken:
-                self._watch_failed = self._watch.following
-                self._end_watch()
-        else:
-            time.sleep(nap)
+    def _rest(self, begin: Offset) -> None:
+        """Before another look: wait while nothing happens, so that Spark does not ask all the time."""
+        if self._target is not None:
+            return  # AvailableNow ends at once when there is nothing
+        wait = self._pace.wait(time.monotonic())
+        if wait <= 0:
+            return
+        watch = self._watched(begin)
+        if watch is None:
+            time.sleep(wait)
+        elif watch.wait(wait):
+            self._end_watch()
+        elif watch.broken and watch is self._watch:
+            self._watch_failed = self._watch.following
+            self._end_watch()
 
-    def _watched(self, begin: Offset) -> bool:
-        """Whether the server wakes us: for a single stream, once it has been idle for a moment."""
+    def _watched(self, begin: Offset) -> Watch | None:
+        """What wakes us once it has been idle for a moment: for one stream, or for very many."""
+        if self._pace.interval < WATCH_INTERVAL:
+            return None
+        from jetspark.spark import watch
+
+        if len(self._infos) > MANY_STREAMS:
+            if self._account is None:
+                self._account = watch.AccountWatch(self._js)
+                self._account.looking()
+            return self._account
         names = self._options.streams.names
-        if len(names) != 1 or self._options.streams.patterns or self._interval < WATCH_INTERVAL:
-            return False
+        if len(names) != 1 or self._options.streams.patterns:
+            return None
         place, info = begin.streams.get(names[0]), self._infos.get(names[0])
-        if place is None or info is None or info.state.last_seq >= place.next or self._target is not None:
-            return False  # gone; or there are messages, fewer than minMessagesPerTrigger
+        if place is None or info is None or info.state.last_seq >= place.next or not watch.watchable(info):
+            return None  # gone; or there are messages, fewer than minMessagesPerTrigger
         if self._watch is not None and self._watch.following != place.next:
             self._end_watch()
         if self._watch is None and self._watch_failed != place.next:
-            from jetspark.spark.watch import Watch
-
-            self._watch = Watch.start(self._js, names[0], place.next)
+            self._watch = watch.StreamWatch.start(self._js, names[0], place.next)
             if self._watch is None:
                 self._watch_failed = place.next
-        return self._watch is not None
+        return self._watch
 
     def _end_watch(self) -> None:
         if self._watch is not None:
@@ -281,7 +306,12 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
         streams = dict(begin.settled().streams)
         for name, one in starts.items():
-            streams[name] = replace(one, next=ends[name], ahead=one.ahead and ends[name] == one.next)
+            streams[name] = replace(
+                one,
+                next=ends[name],
+                ahead=one.ahead and ends[name] == one.next,
+                seen=seen_of(self._infos[name]),
+            )
         return Offset(streams, options.subjects)
 
     def _put_off(self, available: int) -> bool:
@@ -320,7 +350,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if info is None:
                 continue
             self._missed.discard(name)
-            starts[name] = self._check(name, one, info)
+            try:
+                starts[name] = self._check(name, one, info)
+            except StreamNotFound:
+                self._vanished(name, one)
+                continue
             moved = moved or (starts[name].created, starts[name].next) != (one.created, one.next)
         for name, info in self._infos.items():
             if name not in begin.streams and (self._target is None or name in self._target):
@@ -331,22 +365,41 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _look_again(self, name: str, one: StreamOffset) -> StreamInfo | None:
         """A stream that the last look did not find: a list leaves out those without a leader."""
-        from jetspark.jetstream.errors import StreamNotFound
-
         if name in self._missed:
             return None
         try:
             found = self._infos[name] = self._js.get_stream(name).cached_info
             return found
         except StreamNotFound:
-            report(vanished(name, one.next), fail=self._options.fail_on_data_loss)
-            self._missed.add(name)
+            self._vanished(name, one)
         except PASSING as error:
             logger.warning("stream %r does not answer, will try again: %s", name, error)
         return None
 
+    def _vanished(self, name: str, one: StreamOffset) -> None:
+        report(vanished(name, one.next), fail=self._options.fail_on_data_loss)
+        self._infos.pop(name, None)
+        self._missed.add(name)
+
+    def _tail_time(self, name: str, info: StreamInfo, seen: Seen) -> int | None:
+        """When the message that is now at the end of then was stored."""
+        from jetspark.spark.range_proof import tail_time
+
+        if name not in self._handles:
+            self._handles[name] = self._js.get_stream(name)
+        try:
+            return tail_time(self._handles[name], info, seen)
+        except JetsparkError:
+            # Its connection may be one that was given up.
+            del self._handles[name]
+            raise
+
     def _check(self, name: str, one: StreamOffset, info: StreamInfo) -> StreamOffset:
-        fail = self._options.fail_on_data_loss
+        """The place from which a stream is read on; what was lost since it was planned is reported."""
+        from jetspark.spark.positions import after, check_gap
+
+        options = self._options
+        fail = options.fail_on_data_loss
         first, latest = first_sequence(info), info.state.last_seq + 1
         if identity(info) != one.created:
             report(recreated(name, one.next, one.created, identity(info)), fail=fail)
@@ -355,8 +408,18 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             report(rewound(name, one.next, latest - 1), fail=fail)
             return StreamOffset(latest, latest, one.created)
         unread = one.earliest and one.unread
+        if one.seen is not None and latest > one.next and not unread and self._proved.get(name) is not info:
+            # Only when there is something to read, and a loss would be passed by.
+            seen = one.seen
+            time = patiently(lambda: self._tail_time(name, info, seen), f"the end of stream {name!r}")
+            if judge_stream(1, one.seen, found_of(info), time) != Outcome.FINE:
+                report(replaced(name, one.seen.tail), fail=fail)
+                following = min(one.next, after(self._js, info, one.seen.tail_time))
+                return StreamOffset(following, following, one.created)
+            self._proved[name] = info
         if first <= one.next:
-            return StreamOffset(one.next, one.next, one.created, unread, one.ahead)
-        if not unread and not compacts(info):
-            report(removed(name, one.next, first), fail=fail)
+            return StreamOffset(one.next, one.next, one.created, unread, one.ahead, one.seen)
+        if not unread:
+            stream = patiently(lambda: self._js.get_stream(name), f"the head of stream {name!r}")
+            check_gap(stream, info, one.next, first, options, one.seen)
         return StreamOffset(first, first, one.created, unread)

@@ -76,6 +76,20 @@ def subject_matches(pattern: str, subject: str) -> bool:
     return len(want) == len(have)
 
 
+def is_subset(subject: str, pattern: str) -> bool:
+    """Whether everything that matches the first pattern matches the second."""
+    left, right = subject.split("."), pattern.split(".")
+    for index, want in enumerate(right):
+        if index >= len(left):
+            return False
+        if want == ">":
+            return True
+        have = left[index]
+        if have == ">" or (want != "*" and have != want):
+            return False
+    return len(left) == len(right)
+
+
 def subjects_overlap(a: str, b: str) -> bool:
     """Whether some literal subject matches both patterns."""
     left, right = a.split("."), b.split(".")
