@@ -47,7 +47,7 @@ soak-tests: setup ## All tests again and again: idle, busy, with random stops (R
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@MYPYPATH=tests $(BIN)/mypy --strict src tests/marking.py tests/stops.py tools/run_tests.py tools/soak_tests.py
+	@MYPYPATH=tests $(BIN)/mypy --strict src tests/marking.py tests/raw_nats.py tests/source_*.py tests/stops.py tools/run_tests.py tools/soak_tests.py
 
 check: lint ## Everything CI checks: ruff, mypy, tests, sanitizers
 	@$(MAKE) --no-print-directory test
@@ -59,8 +59,8 @@ bench: setup ## Measure beside nats-py, natsrpy and the raw limit: one table, a 
 faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --seed 1")
 	@$(BIN)/python tests/fault_table.py $(ARGS)
 
-exactly-once: setup ## Kill a Spark pipeline at random moments and count every message (ARGS="--seed 1")
-	@$(BIN)/python tests/exactly_once.py $(ARGS)
+exactly-once: setup ## Kill Spark pipelines at random moments and count every message (ARGS="queries --seed 1")
+	@$(BIN)/python tests/exactly_once $(ARGS)
 
 sanitize: setup ## The compiled core under ASAN and UBSan: tests, and a fuzz against pure Python (ARGS="--seconds 600")
 	@$(BIN)/python tools/sanitize.py $(ARGS)

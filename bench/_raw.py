@@ -218,6 +218,17 @@ def drain_pull(
         end = carry.find(b"\r\n", at)
 
 
+def direct_page(conn: RawConn, stream: str, first: int, count: int) -> None:
+    """Receives one page of a batch direct get, looking at nothing but its end. Subscribe as sid 7 before."""
+    body = json.dumps({"seq": first, "batch": count, "max_bytes": 1 << 26, "next_by_subj": ">"}).encode()
+    subject = b"$JS.API.DIRECT.GET.%s" % stream.encode()
+    conn.send(b"PUB %s _INBOX.raw.direct %d\r\n%s\r\n" % (subject, len(body), body))
+    recent = b""
+    # The status that ends the page closes its headers, and has no payload.
+    while not (b"NATS/1.0 204" in recent and recent.endswith(b"\r\n\r\n\r\n")):
+        recent = (recent + conn.recv())[-1024:]
+
+
 _REPLY = re.compile(rb"MSG \S+ \d+ (\$JS\.ACK\.\S+) \d+\r\n")
 
 

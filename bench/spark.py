@@ -9,6 +9,11 @@ are warmed up.
 - `stream_available_now`: the same as one micro-batch of a streaming query, two partitions, into Spark's noop
   sink; the time is that of the micro-batch, without the start of the query.
 - `sink`: a batch write in two partitions, ids and all, every row acked.
+- `work_queue`: batch read of a work queue in two partitions, which is by batch direct get; `raw` is one plain
+  socket that asks for the same pages and parses nothing. `work_queue_objects`: the way the source had before,
+  an object for each message.
+- `many_streams_ms`: batch read of 1,000 streams of 20 messages. `many_streams_tasks_ms`: the same with a task
+  for each stream, as the source had it before. Once a run, because it takes so long.
 - `tiny_batch_ms`: a micro-batch of one message, its whole duration; `raw` is a source that invents its row.
 
 `raw` reads: one plain socket pulls as much and parses nothing. `raw` sink: one plain socket, no headers.
@@ -31,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _harness import HERE, nats_server, options, table
-from _raw import RawConn, drain_pull, encode_publishes, publish_pipelined, send_pipelined
+from _raw import RawConn, direct_page, drain_pull, encode_publishes, publish_pipelined, send_pipelined
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -63,11 +68,16 @@ class Sizes:
     sink: int
     sink_peer: int
     tiny: int
+    queue: int
+    streams: int
     rounds: int
 
 
-FULL = Sizes(1_000_000, 100_000, 50_000, 1_000_000, 50_000, 24, 3)
-QUICK = Sizes(200_000, 20_000, 3_000, 100_000, 3_000, 5, 1)
+FULL = Sizes(1_000_000, 100_000, 50_000, 1_000_000, 50_000, 24, 300_000, 1_000, 3)
+QUICK = Sizes(200_000, 20_000, 3_000, 100_000, 3_000, 5, 40_000, 60, 1)
+# Messages of one of the many streams, and of one page of a raw direct get.
+FEW = 20
+PAGE = 10_000
 
 
 # --- the peer -------------------------------------------------------------------------------------
@@ -153,6 +163,41 @@ class NatsPyReader(DataSourceReader):
         return found
 
 
+# --- the way before -------------------------------------------------------------------------------
+
+
+class ObjectsSource(DataSource):
+    """A work queue, an object for each message: how the source read them before it had columns for it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "objects"
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return ObjectsReader(self.options)
+
+
+class ObjectsReader(NatsPyReader):
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        from jetspark import blocking
+        from jetspark.spark.range_reader import stored_batch
+        from jetspark.spark.schema import SCHEMA
+
+        with blocking.connect(self.url) as connection:
+            stream = connection.jetstream().get_stream(self.stream)
+            rows = []
+            for message in stream.get_msgs(seq=partition.begin, max_messages=partition.end - partition.begin):
+                rows.append(message)
+                if len(rows) == WINDOW:
+                    yield stored_batch(rows, SCHEMA.names)
+                    rows = []
+            if rows:
+                yield stored_batch(rows, SCHEMA.names)
+
+
 def natspy_sink(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For mapInArrow: publishes every row and gives back how many there were."""
 
@@ -220,12 +265,14 @@ class Case:
     """One row of the table: contenders by name (`ours`, `raw`, `nats-py`), each returning its figure.
 
     ``turns``: how often ours and raw do it in a round, one after the other; peers do it once.
+    ``once``: in the first round only.
     """
 
     name: str
     contenders: dict[str, Callable[[], float]]
     unit: str = "rows/s"
     turns: int = 1
+    once: bool = False
     figures: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -243,6 +290,11 @@ class SparkBench:
                 publish_pipelined(conn, f"bench.{name}", count, size, WINDOW if size < 1000 else 1000, 250)
                 # Once through, so that the first contender does not pay for the server's cold cache.
                 self._drain(conn, name, count)
+            conn.create_stream("QUEUE", "bench.QUEUE", retention="workqueue", allow_direct=True)
+            publish_pipelined(conn, "bench.QUEUE", sizes.queue, 128, WINDOW, 250)
+            for number in range(sizes.streams):
+                conn.create_stream(f"MANY-{number}", f"bench.MANY.{number}", storage="memory")
+                conn.send(b"PUB bench.MANY.%d 1\r\nx\r\n" % number * FEW)
             conn.create_stream("TINY", "bench.TINY")
             conn.create_stream("SINK", "bench.SINK")
         builder = SparkSession.builder.master("local[2]")
@@ -264,6 +316,7 @@ class SparkBench:
         )
         self.spark.sparkContext.setLogLevel("OFF")
         self.spark.dataSource.register(NatsPySource)
+        self.spark.dataSource.register(ObjectsSource)
         self.spark.dataSource.register(InventedSource)
 
     def _drain(self, conn: RawConn, stream: str, count: int) -> None:
@@ -297,6 +350,27 @@ class SparkBench:
     def natspy_read(self, stream: str, count: int, size: int, parts: int) -> float:
         reader = self.spark.read.format("natspy").option("servers", self.url).option("stream", stream)
         return self._total(reader.option("count", count).option("parts", parts).load(), count, size)
+
+    # Work queues, and many streams
+
+    def objects_read(self, stream: str, count: int, size: int, parts: int) -> float:
+        reader = self.spark.read.format("objects").option("servers", self.url).option("stream", stream)
+        return self._total(reader.option("count", count).option("parts", parts).load(), count, size)
+
+    def raw_direct(self, stream: str, count: int) -> float:
+        with RawConn(self.host, self.port) as conn:
+            conn.send(b"SUB _INBOX.raw.direct 7\r\n")
+            started = time.perf_counter()
+            for begin in range(1, count + 1, PAGE):
+                direct_page(conn, stream, begin, min(PAGE, count + 1 - begin))
+            return count / (time.perf_counter() - started)
+
+    def many_streams(self, parts: int | None = None) -> float:
+        count = self.sizes.streams
+        reader = self.spark.read.format("jetstream").option("servers", self.url).option("stream", "MANY-*")
+        if parts is not None:
+            reader = reader.option("minPartitions", parts)
+        return 1000 * count * FEW / self._total(reader.load(), count * FEW, 1)
 
     def ours_stream(self) -> float:
         count = self.sizes.small
@@ -438,6 +512,27 @@ class SparkBench:
             ),
             Case("stream_available_now", {"ours": self.ours_stream, "raw": reads(2)["raw"]}),
             Case(
+                "work_queue",
+                {
+                    "ours": lambda: self.ours_read("QUEUE", sizes.queue, 128, 2),
+                    "raw": lambda: self.raw_direct("QUEUE", sizes.queue),
+                },
+            ),
+            Case(
+                "work_queue_objects",
+                {
+                    "ours": lambda: self.objects_read("QUEUE", sizes.queue, 128, 2),
+                    "raw": lambda: self.raw_direct("QUEUE", sizes.queue),
+                },
+            ),
+            Case("many_streams_ms", {"ours": self.many_streams}, unit="ms"),
+            Case(
+                "many_streams_tasks_ms",
+                {"ours": lambda: self.many_streams(sizes.streams)},
+                unit="ms",
+                once=True,
+            ),
+            Case(
                 "sink",
                 {
                     "ours": lambda: self.ours_sink(sizes.sink),
@@ -467,6 +562,8 @@ def run(cases: list[Case], rounds: int) -> None:
     """Every case once a round; who fails is left out from then on."""
     for turn in range(rounds):
         for case in cases:
+            if case.once and turn:
+                continue
             for name in order(case, turn):
                 if name in case.errors:
                     continue

@@ -17,6 +17,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "faults"
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+PROGRESS = "PROGRESS "
+"""Begins the lines of a row that are shown while it runs."""
 BEGIN, END = "<!-- the table: make faults ARGS=--record -->", "<!-- end of the table -->"
 
 
@@ -171,21 +174,31 @@ def main() -> int:
 
 def _child(row: Row, seed: int, *, short: bool) -> Outcome:
     """One row in a process of its own: a crash or a hang is that row's failure and nobody else's."""
-    command = [sys.executable, __file__, row.name, "--one", "--seed", str(seed)]
-    try:
-        done = subprocess.run(
-            command + ["--short"] * short,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=row.minutes * 60,
-        )
-    except subprocess.TimeoutExpired:
+    command = [sys.executable, __file__, row.name, "--one", "--seed", str(seed), *["--short"] * short]
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        assert child.stdout is not None
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            child.kill()
+
+        timer = threading.Timer(row.minutes * 60, end)
+        timer.start()
+        try:
+            for line in child.stdout:
+                said.append(line)
+                if line.startswith(PROGRESS):
+                    print(line.removeprefix(PROGRESS), end="", flush=True)
+        finally:
+            timer.cancel()
+    if late.is_set():
         return Outcome(problems=[f"no end within {row.minutes} minutes"])
-    for line in done.stdout.splitlines():
+    for line in said:
         if line.startswith("OUTCOME "):
             return Outcome(*json.loads(line.removeprefix("OUTCOME ")))
-    return Outcome(problems=[f"exit code {done.returncode}: {done.stdout[-3000:]}"])
+    return Outcome(problems=[f"exit code {child.returncode}: {''.join(said)[-3000:]}"])
 
 
 def _line(row: Row, outcome: Outcome, took: float) -> str:

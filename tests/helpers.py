@@ -55,7 +55,8 @@ async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout: float =
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return value
+            found: T = value
+            return found
         if time.monotonic() >= deadline:
             raise AssertionError(f"not so after {timeout} s: {_describe(predicate)}; last value: {value!r}")
         await asyncio.sleep(_POLL)

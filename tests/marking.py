@@ -35,6 +35,7 @@ SLOW_FILES = {
     "jetstream/test_publish_many.py",
     "jetstream/test_push_answers.py",
     "jetstream/test_schedules.py",
+    "spark/test_source_model.py",
 }
 """Below `tests/`: most of their tests wait for seconds, or start a Python of their own."""
 

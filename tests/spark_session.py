@@ -47,4 +47,4 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 
 def event_log(session: SparkSession) -> Path:
     """Where the session writes what happened."""
-    return Path(session.conf.get("spark.eventLog.dir", "").removeprefix("file://").removeprefix("file:"))
+    return Path((session.conf.get("spark.eventLog.dir") or "").removeprefix("file://").removeprefix("file:"))

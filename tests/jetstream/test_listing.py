@@ -10,6 +10,7 @@ import pytest_asyncio
 
 import jetspark
 from jetspark import ConsumerConfig, StorageType, StreamConfig
+from jetspark.errors import InvalidArgument
 from jetspark.server import Server
 
 if TYPE_CHECKING:
@@ -97,3 +98,18 @@ async def test_nothing_is_an_empty_list(js: jetspark.JetStream) -> None:
     stream = await js.create_stream(StreamConfig(name="E", subjects=["e"], storage=StorageType.MEMORY))
     assert [name async for name in stream.consumer_names()] == []
     assert [info async for info in stream.list_consumers()] == []
+
+
+async def test_the_infos_of_named_streams(js: jetspark.JetStream) -> None:
+    names = [f"N{number}" for number in range(80)]
+    for name in names:
+        await js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
+    await js.publish("N7", b"x")
+    found = await js.stream_infos([*reversed(names), "NOT-THERE"])
+    assert [*found] == [*reversed(names)]
+    assert {name: info.state.messages for name, info in found.items() if info.state.messages} == {"N7": 1}
+    assert await js.stream_infos([]) == {}
+    # An error other than "not found" is not passed over.
+    with pytest.raises(InvalidArgument, match="a b"):
+        await js.stream_infos(["N1", "a b", "N2"])
+    await clear(js)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -245,6 +245,32 @@ async def test_info_has_state_subjects_and_deleted_messages(js: jetspark.JetStre
     assert (await stream.info()).state.subjects is None
     with pytest.raises(InvalidArgument, match="subjects_filter"):
         await stream.info(subjects_filter="a..b")
+
+
+async def test_subjects_that_are_deleted_between_two_pages_of_the_list(
+    js: jetspark.JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await js.create_stream(memory(unique()))
+    # The server gives 100,000 at once, sorted.
+    subjects = [f"{stream.name}.{number:06d}" for number in range(100_300)]
+    async with js.publisher() as publisher:
+        for subject in subjects:
+            await publisher.publish(subject, b"")
+    ask, gone = js._api.request, False
+
+    async def request(operation: str, body: Any = None) -> Any:
+        nonlocal gone
+        if body is not None and "offset" in body and not gone:
+            gone = True
+            await stream.purge(seq=1501)
+        return await ask(operation, body)
+
+    monkeypatch.setattr(js._api, "request", request)
+    found = (await stream.info(subjects_filter=">")).state.subjects
+    assert gone
+    assert found is not None
+    assert set(subjects[1500:]) <= found.keys() <= set(subjects)
+    await stream.delete()
 
 
 class TestPurge:

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jetspark.spark.data_loss import DataLossError
 from jetspark.spark.planning import Range
-from jetspark.spark.range_reader import RangeReader, first_gap
+from jetspark.spark.range_proof import first_gap
+from jetspark.spark.range_reader import RangeReader
 from jetspark.spark.schema import SCHEMA, arrow_schema
 from jetspark.spark.source_options import parse_source
 from jetspark.spark.stream_reader import JetStreamStreamReader
@@ -67,8 +68,9 @@ def test_a_range_that_is_purged_before_its_task_runs(box: Box) -> None:
     with pytest.raises(DataLossError, match="messages 3 to 5"):
         task(box, wanted)
     assert task(box, wanted, fail=False) == [6, 7, 8]
-    # What expires at the beginning of a stream that is read 'from earliest' is not missed.
-    assert task(box, Range(name, 1, 9, wanted.created, earliest=True)) == [6, 7, 8]
+    # A purge is no expiry: nor is it at the beginning of a stream that is read 'from earliest'.
+    with pytest.raises(DataLossError, match="messages 1 to 5"):
+        task(box, Range(name, 1, 9, wanted.created, earliest=True))
     box.js.get_stream(name).purge()
     with pytest.raises(DataLossError, match="messages 3 to 8"):
         task(box, wanted)
@@ -163,7 +165,7 @@ def test_a_stream_that_vanishes_under_a_query(
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         following = lenient.latestOffset(end, ReadAllAvailable())
         assert lenient.latestOffset(following, ReadAllAvailable()) == following
-    assert [one.wanted.stream for one in lenient.partitions(end, following)] == [stays]
+    assert [one.ranges[0].stream for one in lenient.partitions(end, following)] == [stays]
     # Said once, not at every look.
     assert sum("does not exist any more" in record.message for record in caplog.records) == 1
 
@@ -205,4 +207,5 @@ def test_a_purge_of_what_was_read_is_no_loss(box: Box, reader: Any) -> None:
     box.fill(name, 2)
     fresh = reader(name)
     following = fresh.latestOffset(end, ReadAllAvailable())
-    assert [(one.wanted.begin, one.wanted.end) for one in fresh.partitions(end, following)] == [(7, 9)]
+    (partition,) = fresh.partitions(end, following)
+    assert [(one.begin, one.end) for one in partition.ranges] == [(7, 9)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jetspark.spark.claims import Seen
 from jetspark.spark.offsets import Offset, OffsetError, StreamOffset, parse_offset
 
 CREATED = "2026-01-31T12:00:00.123456789Z"
@@ -24,6 +25,7 @@ GOOD: dict[str, Any] = {"version": 1, "streams": {"A": {"next": 9, "begin": 3, "
             True,
         ),
         Offset({"A": StreamOffset(2**62, 1, CREATED, ahead=True)}),
+        Offset({"A": StreamOffset(9, 3, CREATED, seen=Seen(1, 20, 3, 4, 5, 6))}),
     ],
 )
 def test_there_and_back(offset: Offset) -> None:
@@ -68,6 +70,11 @@ def test_settled_is_the_same_place_without_rows() -> None:
         ({"version": 1, "streams": {"A": {"next": "9", "begin": 3, "created": CREATED}}}, "damaged"),
         ({"version": 1, "streams": {"A": {"next": 9, "begin": 0, "created": CREATED}}}, "damaged"),
         ({"version": 1, "streams": {"A": {"next": 9.5, "begin": 1, "created": CREATED}}}, "damaged"),
+        ({"version": 1, "streams": {"A": {"next": 9, "begin": 3, "created": CREATED, "seen": 1}}}, "damaged"),
+        (
+            {"version": 1, "streams": {"A": {"next": 9, "begin": 3, "created": CREATED, "seen": {}}}},
+            "damaged",
+        ),
     ],
 )
 def test_anything_else_is_an_error(value: object, words: str) -> None:

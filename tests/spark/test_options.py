@@ -65,6 +65,12 @@ def test_moments(text: str, moment: Moment | None) -> None:
         ({"stream": "a.b"}, "stream", "'a.b'"),
         ({"stream": "A,,B"}, "stream", "empty entry"),
         ({"subjects": "a..b"}, "subjects", "'a..b'"),
+        (
+            {"subjects": "a.>,b,a.x"},
+            "subjects",
+            "'a.x' is part of 'a.>': filters must not overlap; drop 'a.x'",
+        ),
+        ({"subjects": "a.x,a.*"}, "subjects", "'a.x' is part of 'a.*'"),
         ({"startingPosition": "begin"}, "startingPosition", "earliest, latest"),
         ({"startingPosition": "0"}, "startingPosition", "the first is 1"),
         ({"startingSequence": "earliest"}, "startingSequence", "a sequence (1 or more)"),

@@ -9,14 +9,15 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from helpers import eventually_sync, unique
-from jetspark import RetentionPolicy, blocking
+from jetspark import ConsumerConfig, RetentionPolicy, blocking
 from jetspark.spark import register
+from jetspark.spark.batch_reader import JetStreamReader
 from jetspark.spark.options import Moment
 from jetspark.spark.planning import Range
 from jetspark.spark.positions import resolve
 from jetspark.spark.range_reader import RangeReader
 from jetspark.spark.schema import SCHEMA, arrow_schema
-from jetspark.spark.source_options import Position
+from jetspark.spark.source_options import Position, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def test_every_column_of_every_kind_of_message(box: Box) -> None:
     box.js.publish(f"{name}.big", big)
     box.js.publish(f"{name}.bytes", b"\xff\xfe\x00")
     box.js.publish(f"{name}.größe.日本", b"u")
-    box.js.publish(f"{name}.headers", b"h", headers={"A": "1", "B": ["2", "3"], "C": "ä"})
+    box.js.publish(f"{name}.headers", b"h", headers={"A": "1", "B": ["2", "3"], "C": "ä", "a": "4"})
     rows = box.read(name).orderBy("sequence").collect()
     assert [row.sequence for row in rows] == [1, 2, 3, 4, 5, 6]
     assert {row.stream for row in rows} == {name}
@@ -47,7 +48,8 @@ def test_every_column_of_every_kind_of_message(box: Box) -> None:
     ]
     assert [bytes(row.data) for row in rows] == [b"one", b"", big, b"\xff\xfe\x00", b"u", b"h"]
     assert [row.headers for row in rows[:5]] == [{}] * 5
-    assert rows[5].headers == {"A": ["1"], "B": ["2", "3"], "C": ["ä"]}
+    # Names that differ in case are different names, as on the server.
+    assert rows[5].headers == {"A": ["1"], "B": ["2", "3"], "C": ["ä"], "a": ["4"]}
     stored = [box.js.get_stream(name).get_msg(sequence).timestamp for sequence in range(1, 7)]
     assert [row.timestamp for row in rows] == [one.to_datetime().replace(tzinfo=None) for one in stored]
     assert all(before - timedelta(seconds=5) < one for one in stored)
@@ -170,6 +172,45 @@ def test_work_queues_are_read_without_consuming_them(box: Box) -> None:
         box.read(closed).collect()
 
 
+def test_work_queues_with_several_filters_that_partly_overlap(box: Box) -> None:
+    name = box.make(retention=RetentionPolicy.WORK_QUEUE, allow_direct=True)
+    for number in range(60):
+        box.fill(name, 1, subject=("a.b", "a.c", "d.b", "e.e")[number % 4])
+    both = box.sequences(name, subjects=f"{name}.a.*,{name}.*.b")
+    assert both == [number for number in range(1, 61) if number % 4 != 0]
+
+
+def test_a_stream_with_no_consumer_to_spare(box: Box) -> None:
+    # By direct get where the stream allows it, else an error that says what to do.
+    name = box.make(messages=30, max_consumers=1, allow_direct=True)
+    box.js.create_consumer(name, ConsumerConfig(durable_name="only"))
+    assert box.sequences(name, minPartitions=3) == list(range(1, 31))
+    closed = box.make(messages=3, max_consumers=1, allow_direct=False)
+    box.js.create_consumer(closed, ConsumerConfig(durable_name="only"))
+    with pytest.raises(
+        PythonException, match=rf"stream '{closed}' has 1 consumers, and max_consumers=1 .* Raise the limit"
+    ):
+        box.read(closed).collect()
+
+
+def test_small_streams_share_tasks(box: Box) -> None:
+    base = unique("MANY")
+    for number in range(30):
+        box.make(f"{base}-{number}", messages=number % 3)
+    rows = sorted((row.stream, row.sequence) for row in box.read(f"{base}-*").collect())
+    expected = [(f"{base}-{number}", one + 1) for number in range(30) for one in range(number % 3)]
+    assert rows == sorted(expected)
+
+    def partitions(**options: str) -> int:
+        given = parse_source({"servers": box.url, "stream": f"{base}-*", **options})
+        return len(JetStreamReader(given, SCHEMA).partitions())
+
+    # Twenty of them have messages. It was a task for each.
+    assert partitions() == 2
+    assert partitions(minPartitions="8") == 8
+    assert partitions(maxMessagesPerPartition="1") == 30
+
+
 def test_errors_show_at_load(box: Box) -> None:
     name = box.make()
     with pytest.raises(AnalysisException, match="did you mean 'startingPosition'"):
@@ -178,6 +219,8 @@ def test_errors_show_at_load(box: Box) -> None:
         box.spark.read.format("jetstream").option("servers", box.url).load()
     with pytest.raises(AnalysisException, match=r"endingTime.*contradicts option 'endingSequence'"):
         box.read(name, endingSequence=1, endingTime="now")
+    with pytest.raises(AnalysisException, match=r"'a\.b' is part of 'a\.>': filters must not overlap"):
+        box.read(name, subjects="a.>,a.b")
     with pytest.raises(Exception, match="stream 'NO-SUCH' does not exist"):
         box.read("NO-SUCH").collect()
     with pytest.raises(Exception, match=r"no stream matches 'NO-SUCH-\*'"):
@@ -225,8 +268,9 @@ def test_a_task_goes_on_behind_the_last_row_when_its_consumer_is_taken_away(box:
     assert found == list(range(1, 401))
 
 
-def test_messages_lost_with_a_connection_are_read_again(box: Box) -> None:
-    name = box.make()
+@pytest.mark.parametrize("retention", [RetentionPolicy.LIMITS, RetentionPolicy.WORK_QUEUE])
+def test_messages_lost_with_a_connection_are_read_again(box: Box, retention: RetentionPolicy) -> None:
+    name = box.make(retention=retention, allow_direct=True)
     with blocking.connect(box.url) as connection:
         js = connection.jetstream()
         box.fill(name, [b"x" * 2000] * 3000)
