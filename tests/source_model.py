@@ -151,17 +151,29 @@ class Run:
             options["startingSequence"] = str(self.chance.randrange(1, 30))
         else:
             options["startingPosition"] = start
+        if start != "earliest":
+            options.pop("releaseWorkQueue", None)  # it would be refused
         for _ in range(self.chance.choice((1, 2, 3))):
             self._session(query, options)
             self.world.some(3)
-            kept = {name: value for name, value in options.items() if name.startswith("starting")}
             if self.chance.random() < 0.5:
-                options = {**self._stream_options(), **kept}
+                options = self._changed(options)
             elif "false" not in options["failOnDataLoss"] and judge.alarms:
                 options = {**options, "failOnDataLoss": "false"}
         self._quiet = True
         self._last(query, {**options, "failOnDataLoss": "false"})
         self.verdicts.figures["queries"] += 1
+
+    def _changed(self, before: dict[str, str]) -> dict[str, str]:
+        """Other options for the same query. One that releases a work queue keeps on, with the same filter."""
+        kept = {name: value for name, value in before.items() if name.startswith("starting")}
+        options = {**self._stream_options(), **kept}
+        options.pop("releaseWorkQueue", None)
+        if "releaseWorkQueue" in before:
+            options["releaseWorkQueue"] = "true"
+            options.pop("subjects", None)
+            options |= {"subjects": before["subjects"]} if "subjects" in before else {}
+        return options
 
     def _stream_options(self) -> dict[str, str]:
         options = self._options()

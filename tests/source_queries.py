@@ -355,7 +355,7 @@ class LastPerSubjectQuery(Reading):
                 assert life is not None
                 heirs = [one for one in life.ever() if one.subject == last.subject and one.gone is None]
                 newer = [one for one in heirs if one.sequence > last.sequence]
-                if newer:
+                if newer and last.gone is Cause.REPLACED:
                     judge.problem(f"the snapshot has no row for {last.subject}, though {newer[-1]} is there")
                 elif last.gone in LOSSES and not life.queue and not judge.told(last):
                     judge.problem(f"SILENT LOSS in the snapshot: {last} {last.gone}")

@@ -11,8 +11,9 @@ from helpers import eventually_sync, unique
 from jetspark import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
 from jetspark.spark import progress_walk
 from jetspark.spark.offsets import Offset, StreamOffset
+from jetspark.spark.options import OptionError
 from jetspark.spark.progress import ProgressMirror
-from jetspark.spark.source_options import parse_source
+from jetspark.spark.source_options import check_stream, parse_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +129,26 @@ def test_work_queues_are_not_acked_but_released(
     mirror(js, server, name, releaseWorkQueue="true").follow(at(name, 6))
     assert js.get_stream(name).cached_info.state.messages == 3
     assert eventually_sync(lambda: (one := info(js, name)).num_pending == 3 and one).num_ack_pending == 0
+
+
+def test_other_subjects_than_the_checkpoint_has_release_nothing(
+    js: JetStream, server: Server, make: Make
+) -> None:
+    name = make(8, retention=RetentionPolicy.WORK_QUEUE)
+    changed = mirror(js, server, name, releaseWorkQueue="true", subjects=f"{name}.other")
+    with pytest.raises(OptionError, match="would delete messages that were not read"):
+        changed.follow(at(name, 6))
+    assert js.get_stream(name).cached_info.state.messages == 8
+
+
+@pytest.mark.parametrize(
+    "start", [{}, {"startingPosition": "latest"}, {"startingSequence": "3"}, {"startingTime": "-1 hour"}]
+)
+def test_a_query_that_begins_elsewhere_than_at_the_beginning_releases_nothing(start: dict[str, str]) -> None:
+    given = {"servers": "nats://127.0.0.1:4222", "stream": "S", "releaseWorkQueue": "true"}
+    with pytest.raises(OptionError, match="set startingPosition=earliest"):
+        check_stream(parse_source(given | start))
+    check_stream(parse_source({**given, "startingPosition": "earliest"}))
 
 
 def test_what_a_run_before_left_unacked_is_waited_for(

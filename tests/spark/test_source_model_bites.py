@@ -15,7 +15,6 @@ import pytest
 
 from helpers import unique
 from jetspark.spark import data_loss
-from jetspark.spark.claims import Found, Gap
 from jetspark.spark.stream_reader import JetStreamStreamReader
 from source_judge import Judge, Listener, Verdicts
 from source_queries import QueryFailed, StreamingQuery
@@ -112,8 +111,9 @@ def _reading(
 
 def cry_wolf(patch: pytest.MonkeyPatch) -> None:
     def read(self: JetStreamStreamReader, partition: Any) -> Iterator[pa.RecordBatch]:
-        gap, found = Gap(3, 7, 4), Found(first=7, last=9)
-        raise data_loss.removed(partition_stream(partition), gap, found, filtered=False)
+        raise data_loss.DataLossError(
+            partition_stream(partition), "removed", "messages 3 to 6 are gone", "so what"
+        )
         yield
 
     patch.setattr(JetStreamStreamReader, "read", read)

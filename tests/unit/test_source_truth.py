@@ -20,7 +20,7 @@ MUST, MAY, MUST_NOT = Say.MUST, Say.MAY, Say.MUST_NOT
         (LOST, {"claimed": False}, MUST),
         (LOST, {"beginning": True}, MUST),
         (LOST, {"beginning": True, "claimed": False}, MUST_NOT),
-        (LOST, {"matches": False}, MUST_NOT),
+        (LOST, {"matches": False}, MAY),
         (LOST, {"matches": False, "claimed": False}, MAY),
         (LOST, {"mixed": True}, MAY),
         (LOST, {"queue": True}, MAY),

@@ -97,6 +97,14 @@ class ProgressMirror:
 
     def follow(self, offset: Offset) -> None:
         """Everything before this offset is committed."""
+        if self._options.release_work_queue and offset.subjects != self._options.subjects:
+            # Before its place are messages of the new filter that were never read.
+            raise OptionError(
+                "releaseWorkQueue",
+                f"the checkpoint is of a query with subjects {list(offset.subjects) or 'all'}, now they are "
+                f"{list(self._options.subjects) or 'all'}: this would delete messages that were not read; "
+                "keep the subjects, start with a new checkpoint, or leave the option out",
+            )
         for name, one in offset.streams.items():
             if self._mirrored.get(name) != one.next and time.monotonic() >= self._retry_at:
                 self._attempt(name, one.next, release=True)

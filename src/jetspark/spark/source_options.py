@@ -106,7 +106,8 @@ class SourceOptions:
     - ``minMessagesPerTrigger``: wait for so many, but no longer than ``maxTriggerDelay`` (15 minutes).
     - ``durable``: name of a consumer that is moved along with the query's progress (before server 2.14 by
       reading it, forward only).
-    - ``releaseWorkQueue`` (false): delete from work-queue streams what the query has committed.
+    - ``releaseWorkQueue`` (false): delete from work-queue streams what the query has committed; needs
+      ``startingPosition=earliest``.
     - ``recordBatchRows`` (20000): most rows of one Arrow batch. ``bufferMessages`` (20000): messages in
       flight between server and task.
     """
@@ -215,6 +216,13 @@ def check_stream(options: SourceOptions) -> SourceOptions:
     if options.last_per_subject:
         raise OptionError(
             "startingPosition", f"{LAST_PER_SUBJECT!r} is not valid in a streaming read; use spark.read"
+        )
+    starts = options.start
+    if options.release_work_queue and (starts is None or starts != Positions(Position(edge=EARLIEST))):
+        raise OptionError(
+            "releaseWorkQueue",
+            "deletes all that is before the query's place, so the query has to begin with the first message; "
+            "set startingPosition=earliest",
         )
     return options
 
