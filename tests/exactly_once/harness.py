@@ -24,7 +24,8 @@ from jetspark.server import Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PATIENCE = 120.0
+# Safety nets with room for a busy machine, where the start of a JVM alone may take a minute.
+_PATIENCE = 300.0
 _LAST_LIFE = 600.0
 
 
