@@ -1,9 +1,10 @@
-"""docs/spark.md, 'From threads': the code as it stands there, in foreachBatch, with a repeated batch."""
+"""docs/spark.md, 'In threads': the code as it stands there, and a micro-batch that is repeated."""
 
 from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
-def code() -> str:
-    section = PAGE.read_text().split("### From threads", 1)[1].split("\n## ", 1)[0]
-    found = re.search(r"```python\n(.*?)```", section, re.S)
-    assert found is not None
-    return found[1]
+def blocks() -> list[str]:
+    section = PAGE.read_text().split("### In threads", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"```python\n(.*?)```", section, re.S)
+
+
+def test_a_plain_write_in_a_thread(box: Box) -> None:
+    box.make("TOTALS")
+    rows = box.spark.range(5).selectExpr("'TOTALS.x' AS subject", "string(id) AS data")
+    names = {"spark": box.spark, "df": rows, "url": box.url}
+    with ThreadPoolExecutor() as pool:
+        pool.submit(exec, blocks()[0], names).result(LIMIT)
+    assert box.js.get_stream("TOTALS").cached_info.state.messages == 5
 
 
 def test_the_threads_of_the_docs_store_each_row_once(box: Box) -> None:
@@ -32,7 +40,7 @@ def test_the_threads_of_the_docs_store_each_row_once(box: Box) -> None:
     bodies = [json.dumps({"n": n, "region": ("eu", "us")[n % 2]}).encode() for n in range(20)]
     box.fill(source, bodies)
     names: dict[str, Any] = {"url": box.url}
-    exec(code(), names)
+    exec(blocks()[1], names)
     fail = True
 
     def twice(batch: DataFrame, batch_id: int) -> None:
