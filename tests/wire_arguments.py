@@ -266,6 +266,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "JetStream.resume_consumer": {"stream": "stream", "consumer": "consumer"},
     "JetStream.stream_name_by_subject": {"subject": "filter"},
+    "JetStream.stream_infos": {"names": "stream"},
     "JetStream.stream_names": {"subject": "filter"},
     "JetStream.subscribe": {
         "subject": "filter",

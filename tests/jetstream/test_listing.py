@@ -112,4 +112,6 @@ async def test_the_infos_of_named_streams(js: jetspark.JetStream) -> None:
     # An error other than "not found" is not passed over.
     with pytest.raises(InvalidArgument, match="a b"):
         await js.stream_infos(["N1", "a b", "N2"])
+    with pytest.raises(InvalidArgument, match="use get_stream"):
+        await js.stream_infos("N1")
     await clear(js)

@@ -271,7 +271,7 @@ def test_many_streams_are_watched_by_their_account(
     assert source.latestOffset(place, ReadAllAvailable()) == place
     with ThreadPoolExecutor(1) as spark:
         asked = spark.submit(source.latestOffset, place, ReadAllAvailable())
-        eventually_sync(lambda: source._account is not None)
+        eventually_sync(lambda: source._account is not None and source._account._usage is not None)
         box.fill(names[1], 1)
         end = asked.result(PROMPT)
     assert ranges(source, place, end) == [(names[1], 2, 3)]

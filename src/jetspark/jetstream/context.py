@@ -129,6 +129,8 @@ class JetStream:
     async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
         """The infos of those of the named streams that exist, in this order. They are asked for at the same
         time, 32 at once."""
+        if isinstance(names, str):
+            raise InvalidArgument("names", names, "must be a list of names; for one stream use get_stream")
         waiting = iter(names)
         found: dict[str, StreamInfo] = {}
 
