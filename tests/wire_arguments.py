@@ -64,6 +64,7 @@ KINDS: dict[str, Kind] = {
     "filters": Kind(["bad.>"], [5, [5], [LINE], ["a b"], [""], ["a..b"], [None], b"a", ["\udcff"]]),
     "queue": Kind("workers", [LINE, "a\rb", "a\nb", "a\0b", "a b", "a\tb", 5, b"q", "\udcff"]),
     "stream": Kind("BAD", WORDS),
+    "streams": Kind(["BAD"], [5, b"a", "BAD", *([word] for word in WORDS)]),
     "consumer": Kind("C", WORDS),
     "name": Kind("N", WORDS),
     "limit": Kind(1, ["5", LINE, 1.5, True, -1, [1]]),
@@ -266,7 +267,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "JetStream.resume_consumer": {"stream": "stream", "consumer": "consumer"},
     "JetStream.stream_name_by_subject": {"subject": "filter"},
-    "JetStream.stream_infos": {"names": "stream"},
+    "JetStream.stream_infos": {"names": "streams"},
     "JetStream.stream_names": {"subject": "filter"},
     "JetStream.subscribe": {
         "subject": "filter",

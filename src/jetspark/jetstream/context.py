@@ -129,8 +129,10 @@ class JetStream:
     async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
         """The infos of those of the named streams that exist, in this order. They are asked for at the same
         time, 32 at once."""
-        if isinstance(names, str):
+        if not isinstance(names, list | tuple):
             raise InvalidArgument("names", names, "must be a list of names; for one stream use get_stream")
+        for name in names:
+            check_name("stream", name)
         waiting = iter(names)
         found: dict[str, StreamInfo] = {}
 
