@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "n long, key long"
 NAME = "copy"
+PAUSE = "reflect('java.lang.Thread', 'sleep', if(n % 100 = 0, 100L, 0L)) AS pause"
+"""A column without a value. With :data:`CONF` it makes rows come to the sink over some seconds, so that kills
+hit micro-batches of which some rows are stored."""
+CONF = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100", "spark.buffer.size": "4096"}
 
 
 class _Pipe(Scenario):
@@ -70,7 +74,9 @@ class _Pipe(Scenario):
             "master": "local[2]",
         }
         path = self.run.folder / "job.toml"
-        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in job.items()))
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in job.items()]
+        lines += ["[conf]\n", *(f'"{key}" = "{value}"\n' for key, value in CONF.items())]
+        path.write_text("".join(lines))
         return [str(Path(sysconfig.get_path("scripts")) / "jetspark"), "pipe", "run", str(path)]
 
     def _table_right(self, number: int) -> list[str]:
@@ -98,10 +104,10 @@ class EditedPipe(_Pipe):
     def sql(self, life: int) -> str:
         # Each edit makes other rows of the same messages, apart from the first two.
         return [
-            "SELECT n, key FROM input",
-            "SELECT n,   key FROM input -- a blank and a comment",
-            f"SELECT n, key, 'life {life}' AS life FROM input WHERE n >= 0",
-            f"SELECT n, key, 'life {life}' AS life, n + {life} AS more FROM input",
+            f"SELECT n, key, {PAUSE} FROM input",
+            f"SELECT n,   key, {PAUSE} FROM input -- a blank and a comment",
+            f"SELECT n, key, 'life {life}' AS life, {PAUSE} FROM input WHERE n >= 0",
+            f"SELECT n, key, 'life {life}' AS life, n + {life} AS more, {PAUSE} FROM input",
         ][life % 4]
 
     def check(self, js: blocking.JetStream, said: str) -> list[str]:
