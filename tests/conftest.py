@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from helpers import three_nodes
 from jetspark.server import Cluster, Server
 from jetspark.wire import backend
-from marking import Marking
-from quick_spark import spark_home
-from stops import expect_stops
+from support.helpers import three_nodes
+from support.marking import Marking
+from support.quick_spark import spark_home
+from support.stops import expect_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

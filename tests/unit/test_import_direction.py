@@ -1,8 +1,12 @@
-"""Who may import whom. The layers are data; the test reads every module's imports from its syntax tree."""
+"""Who may import whom, and which folders are pure.
+
+The layers are data; the tests read every module's imports from its syntax tree, and the C sources as text.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -38,8 +42,14 @@ ALLOWED: dict[str, set[str]] = {
     "cli": ARROW | {"spark", "server"},
     "server": {"errors"},
 }
-# State machines and bytes: what they must not see, so that time and IO stay arguments.
-IMPURE = {"asyncio", "socket", "ssl", "time"}
+# Folders that are pure as a whole (bytes, state machines), and what nothing in them may see, so that time and
+# IO stay arguments.
+PURE = ("jetspark.wire", "jetspark.jetstream.flow")
+IMPURE = {"asyncio", "selectors", "socket", "ssl", "threading", "time"}
+# What the C sources may include and import by name; their own headers are beside them.
+CORE = SRC / "jetspark" / "wire" / "_core"
+C_HEADERS = {"Python.h", "structmember.h", "stddef.h", "stdint.h", "string.h"}
+C_IMPORTS: set[str] = set()
 
 
 def imported(source: str, module: str, is_package: bool) -> list[tuple[int, str]]:
@@ -71,7 +81,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
         return []  # jetspark/__init__.py is the facade: it re-exports from everywhere
     if part not in ALLOWED:
         return [f"{module}: {part!r} has no place in ALLOWED"]
-    pure = part == "wire" or module.endswith("_flow")
+    pure = is_pure(module)
     wrong = []
     for line, name in imported(source, module, is_package):
         root = name.split(".")[0]
@@ -84,6 +94,25 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
             continue
         if target is None or target not in ALLOWED[part]:
             wrong.append(f"{module}:{line} imports {name}, which {part!r} may not")
+    return wrong
+
+
+def is_pure(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{folder}.") for folder in PURE)
+
+
+def c_violations(source: str, name: str) -> list[str]:
+    """What a C source has no business with. Comments count, too: nobody needs an import in a comment."""
+    wrong = []
+    for line, text in enumerate(source.splitlines(), 1):
+        header = re.match(r'\s*#\s*include\s*[<"](.+?)[>"]', text)
+        if header and header[1] not in C_HEADERS and not header[1].startswith("_speed"):
+            wrong.append(f"{name}:{line} includes {header[1]}, which is not in C_HEADERS")
+        for call, argument in re.findall(r'\b(PyImport_\w+|PyCapsule_Import)\s*\(\s*("[^"]*"|[^)]*)', text):
+            if argument.strip('"') not in C_IMPORTS:
+                wrong.append(f"{name}:{line} calls {call}({argument}), which is not in C_IMPORTS")
+        for clock in re.findall(r"\b_?PyTime_\w+|\bclock_gettime\b|\bgettimeofday\b", text):
+            wrong.append(f"{name}:{line} looks at the clock: {clock}")
     return wrong
 
 
@@ -108,14 +137,28 @@ def test_the_sources_keep_the_direction() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_compiled_core_is_as_pure_as_its_folder() -> None:
+    sources = sorted(CORE.glob("*.[ch]"))
+    assert sources, f"no sources under {CORE}"
+    assert not list(CORE.parent.glob("*.[ch]")), "C sources belong into _core/"
+    wrong = [violation for path in sources for violation in c_violations(path.read_text(), path.name)]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("jetspark.wire.parser", "import asyncio"),
         ("jetspark.wire.parser", "from time import monotonic"),
         ("jetspark.wire.parser", "def f():\n    import socket"),
-        ("jetspark.jetstream.pull_flow", "import ssl"),
-        ("jetspark.jetstream.pull_flow", "import asyncio.events"),
+        ("jetspark.jetstream.flow.pull", "import ssl"),
+        ("jetspark.jetstream.flow.pull", "import asyncio.events"),
+        ("jetspark.jetstream.flow.newcomer", "from time import monotonic"),
+        ("jetspark.jetstream.flow", "import socket"),
+        (
+            "jetspark.jetstream.flow.pull_ledger",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio",
+        ),
         ("jetspark.wire.parser", "from jetspark.connection import client"),
         ("jetspark.wire.parser", "from jetspark import connection"),
         ("jetspark.wire.parser", "from .. import connection"),
@@ -144,11 +187,13 @@ def test_a_violation_is_found(module: str, source: str) -> None:
         ("jetspark.wire.parser", "from jetspark.errors import ProtocolError\nimport struct"),
         ("jetspark.wire.parser", "from . import headers"),
         ("jetspark.connection.client", "import asyncio\nfrom jetspark.wire.parser import Parser"),
-        ("jetspark.jetstream.pull_flow", "from jetspark.wire import headers"),
+        ("jetspark.jetstream.flow.pull", "from jetspark.wire import headers"),
+        ("jetspark.jetstream.flowers", "import asyncio"),
+        ("jetspark.jetstream.consume.pull", "import asyncio"),
         ("jetspark.jetstream.api", "from ..connection.client import Connection"),
         ("jetspark.server._server", "from jetspark.errors import JetsparkError\nimport socket"),
         ("jetspark", "from jetspark.blocking import connect"),
-        ("pyspark_jetstream", "from jetspark.spark.source import JetStreamDataSource"),
+        ("pyspark_jetstream", "from jetspark.spark.data_source import JetStreamDataSource"),
     ],
 )
 def test_what_is_allowed_passes(module: str, source: str) -> None:
@@ -158,3 +203,29 @@ def test_what_is_allowed_passes(module: str, source: str) -> None:
 def test_a_package_resolves_its_relative_imports_from_itself() -> None:
     assert violations("from .parser import Parser", "jetspark.wire", is_package=True) == []
     assert len(violations("from ..jetstream import api", "jetspark.wire", is_package=True)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'PyObject *m = PyImport_ImportModule("asyncio");',
+        'PyObject *m = PyImport_ImportModule("_asyncio");',
+        "PyObject *m = PyImport_Import( name );",
+        'PyObject *m = PyImport_ImportModuleLevel("time", NULL, NULL, NULL, 0);',
+        'void *api = PyCapsule_Import("_socket.CAPI", 0);',
+        "#include <sys/socket.h>",
+        "#include <time.h>",
+        '  # include "datetime.h"',
+        "PyTime_t now; PyTime_Monotonic(&now);",
+        "clock_gettime(CLOCK_MONOTONIC, &now);",
+    ],
+)
+def test_a_violation_in_c_is_found(source: str) -> None:
+    assert c_violations(f"#include <Python.h>\n{source}\n", "_speed.c")
+
+
+@pytest.mark.parametrize(
+    "source", ["#include <Python.h>", '#include "_speed_rows.h"', "PyObject *m = PyModule_Create(&module);"]
+)
+def test_what_c_may_do_passes(source: str) -> None:
+    assert c_violations(source, "_speed.c") == []

@@ -10,7 +10,7 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.connection.message import Msg as AsyncMsg
 from jetspark.connection.message import MsgBase
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.fetch import MessageBatch as AsyncMessageBatch
+from jetspark.jetstream.consume.fetch import MessageBatch as AsyncMessageBatch
 from jetspark.jetstream.message import ACK, PROGRESS, MessageBase, nak_body, term_body
 from jetspark.jetstream.message import Message as AsyncMessage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jetspark.blocking._client import EngineConnection
     from jetspark.blocking._engine import Engine, EngineLoop
-    from jetspark.jetstream.fetch import Fetch, Stash
+    from jetspark.jetstream.consume.fetch import Fetch, Stash
     from jetspark.wire.headers import Headers
 
 

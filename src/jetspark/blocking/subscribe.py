@@ -13,8 +13,8 @@ from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.errors import RequestTimeout
-from jetspark.jetstream.subscribe import PushSubscription as AsyncPushSubscription
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
+from jetspark.jetstream.subscribe.subscribe import PushSubscription as AsyncPushSubscription
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jetspark.blocking._pull import PushedToThreads
     from jetspark.blocking._threads import Courier
     from jetspark.blocking.message import Message
-    from jetspark.jetstream.consumer_info import ConsumerInfo
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
 class ThreadPushSubscription(AsyncPushSubscription):

@@ -7,31 +7,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jetspark.errors import InvalidArgument, RequestTimeout
-from jetspark.jetstream.consume import (
+from jetspark.jetstream.consume.consume import (
     Consume,
     ConsumeBatches,
     ConsumeCallback,
     ErrorListener,
     Handler,
 )
-from jetspark.jetstream.consume_errors import PushConsumerError
-from jetspark.jetstream.consumer_config import AckPolicy, PriorityPolicy
-from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-from jetspark.jetstream.fetch import Fetch, Stash
-from jetspark.jetstream.pull import PullSink, PullTarget
-from jetspark.jetstream.pull_options import FetchOptions, PullOptions
-from jetspark.jetstream.push import PushOptions, PushSink, PushTarget
-from jetspark.jetstream.validation import check_name
+from jetspark.jetstream.consume.errors import PushConsumerError
+from jetspark.jetstream.consume.fetch import Fetch, Stash
+from jetspark.jetstream.consume.pull import PullSink, PullTarget
+from jetspark.jetstream.flow.options import FetchOptions, PullOptions
+from jetspark.jetstream.models.consumer_config import AckPolicy, PriorityPolicy
+from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.models.validation import check_name
+from jetspark.jetstream.subscribe.push import PushOptions, PushSink, PushTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from jetspark.jetstream.columnar import ColumnarSink
-    from jetspark.jetstream.consumer_config import ConsumerConfig
+    from jetspark.jetstream.consume.columnar import ColumnarSink
+    from jetspark.jetstream.consume.flow_sink import FlowSink
     from jetspark.jetstream.context import JetStream
-    from jetspark.jetstream.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig
 
 
 class Consumer:
@@ -365,7 +365,7 @@ class Consumer:
         return kind(self._target, options, tell)
 
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
-        from jetspark.jetstream.columnar import ColumnarSink  # only for those who use columns
+        from jetspark.jetstream.consume.columnar import ColumnarSink  # only for those who use columns
 
         sink = ColumnarSink(self._target, options, tell)
         sink.look_up = self.info

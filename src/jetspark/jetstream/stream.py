@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream import stored
-from jetspark.jetstream.consumer_config import ReplayPolicy
-from jetspark.jetstream.counter import CounterValue
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
-from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
+from jetspark.jetstream.models.consumer_config import ReplayPolicy
+from jetspark.jetstream.models.counter import CounterValue
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.jetstream.models.validation import check_flag
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.jetstream.validation import check_flag
 from jetspark.wire.subjects import validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from jetspark.jetstream.consume.ordered import OrderedConsumer
     from jetspark.jetstream.consumer import Consumer
-    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.context import JetStream
-    from jetspark.jetstream.ordered import OrderedConsumer
-    from jetspark.jetstream.stream_config import StreamConfig
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.models.stream_config import StreamConfig
 
 # Subjects of one page of a list that the next page repeats, to show that none was left out between them.
 _PAGE_OVERLAP = 1000
