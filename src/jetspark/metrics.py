@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
 from jetspark.connection.listening import QUIET_SECONDS
-from jetspark.connection.subscription import Sink, Subscription
+from jetspark.connection.subscription import Subscription
 from jetspark.jetstream.consume.flow_sink import FlowSink
 from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.message import ACK, Message
@@ -30,6 +30,7 @@ from jetspark.jetstream.publish.fast_ingest import FastIngest
 from jetspark.jetstream.publish.publisher import Publisher
 
 if TYPE_CHECKING:
+    from jetspark.connection.sink import Sink
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import Columns
 

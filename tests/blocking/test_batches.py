@@ -11,7 +11,7 @@ import pytest
 
 from jetspark import ConsumerConfig, Expect, IngestGap, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed, InvalidArgument
-from jetspark.jetstream.consume.ordered import OrderedConsumerBusy, OrderedConsumerClosed
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
 from jetspark.jetstream.errors import WrongLastSequence
 from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed
 from support.helpers import eventually_sync, unique

@@ -9,12 +9,13 @@ import pytest
 
 import jetspark
 from jetspark.connection import events as ev
-from jetspark.connection.subscription import Sink, Subscription
+from jetspark.connection.sink import Sink
 from jetspark.wire.columns import COLUMNAR
 from support.helpers import eventually, unique
 from support.recorder import Recorder
 
 if TYPE_CHECKING:
+    from jetspark.connection.subscription import Subscription
     from jetspark.server import Server
 
 CALLBACKS = (

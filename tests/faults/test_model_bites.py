@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark.connection.core import ConnectionCore
-from jetspark.jetstream.consume.fetch import Stash
+from jetspark.jetstream.consume.pull import Stash
 from jetspark.jetstream.flow.actions import NOTHING
 from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.message import Message

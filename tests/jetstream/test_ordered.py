@@ -14,7 +14,7 @@ import jetspark
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.consume.errors import MessageTooLarge, OrderedResetFailed
-from jetspark.jetstream.consume.ordered import OrderedConsumerBusy, OrderedConsumerClosed
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
 from jetspark.jetstream.errors import StreamNotFound, WorkQueueConflict
 from jetspark.jetstream.flow.ack_reply import sequences
 from support.consuming import fill, make

@@ -12,7 +12,7 @@ import jetspark
 from jetspark import ConsumerConfig, DeliverPolicy
 from jetspark.arrow import consume_arrow
 from jetspark.jetstream.consume.errors import OrderedReset
-from jetspark.jetstream.consume.ordered import OrderedConsumerBusy
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy
 from jetspark.jetstream.errors import ConsumerNotFound
 from support.consuming import PullSpy, fill, make
 from support.helpers import eventually

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.client import Connection
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from support.helpers import LIMIT
 
 if TYPE_CHECKING:

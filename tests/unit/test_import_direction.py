@@ -1,4 +1,4 @@
-"""Who may import whom, and which folders are pure.
+"""Who may import whom, which folders are pure, and that no imports run in a circle.
 
 The layers are data; the tests read every module's imports from its syntax tree, and the C sources as text.
 """
@@ -50,6 +50,17 @@ IMPURE = {"asyncio", "selectors", "socket", "ssl", "threading", "time"}
 CORE = SRC / "jetspark" / "wire" / "_core"
 C_HEADERS = {"Python.h", "structmember.h", "stddef.h", "stdint.h", "string.h"}
 C_IMPORTS: set[str] = set()
+# Imports that close a circle, each with the reason why it is still here. The list may only shrink.
+CIRCULAR: dict[tuple[str, str], str] = {
+    (
+        "jetspark.jetstream.message",
+        "jetspark.jetstream.consume.ack_next",
+    ): "Message.ack_next makes a fetch, which drives a sink, which makes messages",
+    (
+        "jetspark.jetstream.message",
+        "jetspark.jetstream.consume.fetch",
+    ): "Message.ack_next returns a fetch, which hands out messages",
+}
 
 
 def imported(source: str, module: str, is_package: bool) -> list[tuple[int, str]]:
@@ -116,6 +127,33 @@ def c_violations(source: str, name: str) -> list[str]:
     return wrong
 
 
+def graph(sources: dict[str, tuple[str, bool]]) -> dict[str, set[str]]:
+    """By module, the modules that it imports; ``sources`` has the text, and whether it is a package."""
+    found: dict[str, set[str]] = {}
+    for module, (source, is_package) in sources.items():
+        found[module] = set()
+        for _, name in imported(source, module, is_package):
+            # The name is a module, or something in one; a package is no more than what it says itself.
+            target = name if name in sources else name.rpartition(".")[0]
+            if target in sources and target != module:
+                found[module].add(target)
+    return found
+
+
+def circular(edges: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """The imports that are part of a circle: those whose target leads back."""
+    reached: dict[str, set[str]] = {}
+    for start in edges:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            fresh = edges[waiting.pop()] - seen
+            seen |= fresh
+            waiting += fresh
+        reached[start] = seen
+    return {(one, other) for one, others in edges.items() for other in others if one in reached[other]}
+
+
 def modules() -> list[tuple[Path, str]]:
     found = []
     for package in ("jetspark", "pyspark_jetstream"):
@@ -143,6 +181,19 @@ def test_the_compiled_core_is_as_pure_as_its_folder() -> None:
     assert not list(CORE.parent.glob("*.[ch]")), "C sources belong into _core/"
     wrong = [violation for path in sources for violation in c_violations(path.read_text(), path.name)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+def test_no_imports_run_in_a_circle() -> None:
+    """Imports for type checkers count: whoever reads a module has to read what it names."""
+    edges = graph({module: (path.read_text(), path.name == "__init__.py") for path, module in modules()})
+    closing = circular(edges)
+    outdated = sorted(set(CIRCULAR) - closing)
+    assert not outdated, f"no circle any more, take it out of CIRCULAR: {outdated}"
+    for one, other in CIRCULAR:
+        edges[one].discard(other)
+    left = sorted(f"{one} -> {other}" for one, other in circular(edges))
+    assert not left, "\n".join(left)
 
 
 @pytest.mark.parametrize(
@@ -229,3 +280,29 @@ def test_a_violation_in_c_is_found(source: str) -> None:
 )
 def test_what_c_may_do_passes(source: str) -> None:
     assert c_violations(source, "_speed.c") == []
+
+
+TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"p.a": "import p.b", "p.b": "import p.a"}, {("p.a", "p.b"), ("p.b", "p.a")}),
+        ({"p.a": "from p.b import x", "p.b": "from p import a"}, {("p.a", "p.b"), ("p.b", "p.a")}),
+        ({"p.a": "from .b import x", "p.b": "def f():\n    import p.a"}, {("p.a", "p.b"), ("p.b", "p.a")}),
+        (
+            {"p.a": "import p.b", "p.b": f"{TYPES_ONLY}from p.a import A", "p.c": "import p.a"},
+            {("p.a", "p.b"), ("p.b", "p.a")},
+        ),
+        (
+            {"p.a": "import p.b", "p.b": "import p.c", "p.c": "from p.a import A"},
+            {("p.a", "p.b"), ("p.b", "p.c"), ("p.c", "p.a")},
+        ),
+        ({"p.a": "import p.b\nimport p.c", "p.b": "import p.c", "p.c": "import os"}, set()),
+        ({"p.a": "from p import b", "p.b": "from p.c import d", "p.c": ""}, set()),
+    ],
+)
+def test_a_circle_is_found(sources: dict[str, str], found: set[tuple[str, str]]) -> None:
+    texts = {"p": ("", True)} | {module: (source, False) for module, source in sources.items()}
+    assert circular(graph(texts)) == found

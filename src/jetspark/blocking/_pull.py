@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.jetstream.consume.flow_sink import FlowSink
-from jetspark.jetstream.consume.ordered import OrderedSink
+from jetspark.jetstream.consume.ordered_chain import OrderedSink
 from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.subscribe.push import PushSink
 from jetspark.jetstream.subscribe.push_ordered import OrderedPushSink

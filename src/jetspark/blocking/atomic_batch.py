@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.jetstream.publish.atomic_batch import AtomicBatch as AsyncAtomicBatch
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed
 from jetspark.jetstream.flow.fast import State
 from jetspark.jetstream.publish.fast_ingest import FastIngest as AsyncFastIngest

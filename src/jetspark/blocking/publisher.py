@@ -17,7 +17,7 @@ from jetspark.blocking._acks import AckDesk, AckFuture
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish.publisher import Publisher as AsyncPublisher
 from jetspark.jetstream.publish.publisher import encode_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.jetstream.consume.consume import (
@@ -15,9 +15,10 @@ from jetspark.jetstream.consume.consume import (
     Handler,
 )
 from jetspark.jetstream.consume.errors import PushConsumerError
-from jetspark.jetstream.consume.fetch import Fetch, Stash
-from jetspark.jetstream.consume.pull import PullSink, PullTarget
+from jetspark.jetstream.consume.fetch import Fetch
+from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
 from jetspark.jetstream.flow.options import FetchOptions, PullOptions
+from jetspark.jetstream.home import Home
 from jetspark.jetstream.models.consumer_config import AckPolicy, PriorityPolicy
 from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.models.validation import check_name
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from jetspark.jetstream.consume.columnar import ColumnarSink
     from jetspark.jetstream.consume.flow_sink import FlowSink
-    from jetspark.jetstream.context import JetStream
     from jetspark.jetstream.message import Message
     from jetspark.jetstream.models.consumer_config import ConsumerConfig
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Consumer:
     """A consumer of a stream. Made by ``stream.get_consumer`` and its like; holds no subscription."""
 
-    def __init__(self, js: JetStream, info: ConsumerInfo) -> None:
+    def __init__(self, js: Home, info: ConsumerInfo) -> None:
         self._js = js
         self._info = info
         config = info.config
@@ -374,6 +374,16 @@ class Consumer:
     def _check_pull(self) -> None:
         if self._info.config.is_push:
             raise PushConsumerError(409, "Consumer is push based")
+
+
+class ConsumerHome(Home, Protocol):
+    """A context, as those see it who make consumers."""
+
+    async def get_consumer(self, stream: str, consumer: str) -> Consumer: ...
+
+    async def create_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer: ...
 
 
 def _refuse_pull_options(options: PullOptions) -> None:

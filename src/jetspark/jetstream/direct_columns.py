@@ -70,6 +70,8 @@ class Page(msgspec.Struct):
 class _Answers(Subscription):
     """The inbox of one page; what it hands out are columns."""
 
+    client: Connection
+
     def __init__(self, client: Connection, subject: str, batch: int) -> None:
         super().__init__(client, client.new_inbox(), "", None, 0, 0, 0)
         # A lost link or a missing permission ends it with that name instead of a time-out.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.home import Home
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.stored import StoredMsg
 
@@ -29,7 +29,7 @@ LetterAdvisory: TypeAlias = MaxDeliveriesAdvisory | TerminatedAdvisory
 class DeadLetter:
     """A message that ran out of deliveries or was terminated. Made by ``js.dead_letters``."""
 
-    def __init__(self, js: JetStream, advisory: LetterAdvisory, message: StoredMsg | None) -> None:
+    def __init__(self, js: Home, advisory: LetterAdvisory, message: StoredMsg | None) -> None:
         self._js = js
         self._advisory = advisory
         self._stored = message
@@ -103,7 +103,7 @@ class DeadLetters:
     listens is not reported here; it is still in the stream.
     """
 
-    def __init__(self, js: JetStream, stream: str, consumer: str | None, *, terminated: bool = True) -> None:
+    def __init__(self, js: Home, stream: str, consumer: str | None, *, terminated: bool = True) -> None:
         check_name("stream", stream)
         kinds: list[type[Advisory]] = [MaxDeliveriesAdvisory]
         if terminated:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.fetch import Fetch, Stash
-from jetspark.jetstream.consume.pull import PullSink, PullTarget
+from jetspark.jetstream.consume.fetch import Fetch
+from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
 
 if TYPE_CHECKING:

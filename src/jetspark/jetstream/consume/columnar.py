@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark._log import get_logger
 from jetspark.connection.flood import MORE_WAIT
@@ -33,8 +33,9 @@ from jetspark.wire.columns import COLUMNAR, AnyColumns, Columns, PackedColumns, 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from jetspark.jetstream.consumer import Consumer
+    from jetspark.jetstream.consume.pull import Stash
     from jetspark.jetstream.flow.options import PullOptions
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
@@ -184,12 +185,28 @@ class ColumnarSink(PullSink):
             self.flow.on_pin_id(pin)
 
 
+class ColumnSource(Protocol):
+    """What columns need of their consumer's handle."""
+
+    _stash: Stash
+
+    @property
+    def config(self) -> ConsumerConfig: ...
+
+    @property
+    def cached_info(self) -> ConsumerInfo: ...
+
+    def _check_pull(self) -> None: ...
+
+    def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink: ...
+
+
 class ConsumeColumns(ConsumeBase):
     """Columns as they arrived. ``async with`` it, then call ``take``."""
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: ColumnSource,
         options: PullOptions,
         on_error: ErrorListener | None = None,
         *,

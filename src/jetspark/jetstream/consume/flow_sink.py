@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jetspark._log import fields, get_logger
 from jetspark.connection.listening import report_failure
 from jetspark.connection.readers import Readers
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
 from jetspark.jetstream.flow.statuses import Kind, Status
 from jetspark.jetstream.message import Message
@@ -49,6 +49,8 @@ class Machine(Protocol):
 
 class FlowSink(Sink):
     """One subscription with its machine and its buffer. Subclasses set ``flow``."""
+
+    client: Connection
 
     flow: Machine
 

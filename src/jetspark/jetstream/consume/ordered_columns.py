@@ -1,4 +1,4 @@
-"""Ordered consumers as columns: the check of :mod:`ordered` on what :mod:`columnar` hands on.
+"""Ordered consumers as columns: the check of :mod:`ordered_chain` on what :mod:`columnar` hands on.
 
 The check needs the first and the last reply of a run, and columns have those at hand. So order costs nothing
 here either.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetspark.jetstream.consume.columnar import ColumnarSink
-from jetspark.jetstream.consume.ordered import OrderedSink
+from jetspark.jetstream.consume.ordered_chain import OrderedSink
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.flow.ordered import Verdict
 

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetspark.connection.client import Connection
-    from jetspark.jetstream.consume.fetch import Stash
     from jetspark.jetstream.flow.options import FetchOptions, PullOptions
 
 logger = get_logger("jetstream")
+
+# Go's default, and the server's, for consumers that leave ack_wait out.
+_DEFAULT_ACK_WAIT = 30.0
 
 #: Bytes; many times what the loop sleeps for in a flood.
 AMPLE = 4 * 1_048_576
@@ -385,3 +387,74 @@ def pin_of(block: bytes) -> str:
         if name.lower() == _PIN_NAME:
             return value.strip().decode("utf-8", "replace")
     return ""
+
+
+class Stash:
+    """Messages that a cancelled fetch had received."""
+
+    def __init__(self, target: PullTarget, ack_wait: float | None, max_deliver: int | None = None) -> None:
+        self._target = target
+        # What is not delivered again may not be thrown away.
+        again = target.acks and max_deliver != 1
+        self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
+        target.again = again
+        self._messages: deque[tuple[float, Any]] = deque()
+        # Fetches under way.
+        self._waiting: list[PullSink] = []
+        target.stash = self
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a fetch is under way, or an iteration that has not handed out all."""
+        return bool(self._waiting)
+
+    def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
+        """Messages that may still be processed, within the limits of whoever asks; None is no limit.
+
+        What is left after that (``len``) is too large, unless ``count`` was reached.
+        """
+        now = self.loop.time()
+        found: list[Any] = []
+        room = float("inf") if max_bytes is None else max_bytes
+        while self._messages and len(found) != count:
+            until, message = self._messages[0]
+            if until > now:
+                room -= message_size(message)
+                if room < 0:
+                    break
+                found.append(message)
+            self._messages.popleft()
+        return found
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the connection."""
+        return self._target.client._loop
+
+    def join(self, sink: PullSink) -> None:
+        """This fetch waits now: it may have what others leave."""
+        self._waiting.append(sink)
+
+    def leave(self, sink: PullSink) -> None:
+        """This fetch is over: whatever it has, or may still get, is for others."""
+        self._waiting.remove(sink)
+        if sink.buffer or not sink.done:
+            self.put_back(sink)
+
+    def put_back(self, sink: PullSink) -> None:
+        """Take over everything from a fetch that nobody waits for any more; its request too."""
+        self.keep(sink.buffer)
+        if not sink.done:
+            sink.heir = self.keep  # until the server has confirmed its end it may still get messages
+            sink.drain()
+
+    def keep(self, messages: deque[Any]) -> None:
+        """Hand the messages to those who wait, and keep the rest, in their order."""
+        for sink in self._waiting:
+            sink.offer(messages)
+        until = self.loop.time() + self._keep
+        self._messages.extend((until, message) for message in messages)
+        messages.clear()

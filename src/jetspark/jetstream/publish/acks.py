@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.flow.publish import PublishFlow, contents
@@ -40,6 +40,8 @@ Settled = tuple["Flight", PubAck | JetsparkError]
 
 class PendingAcks(Sink):
     """See the module. The publisher is one of these, which takes messages."""
+
+    client: Connection
 
     def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
         self._base = client.new_inbox() + "."

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -70,6 +70,8 @@ class AtomicBatch(Sink):
 
     The end of the block commits; leaving it by an exception discards the batch.
     """
+
+    client: Connection
 
     def __init__(self, client: Connection, *, hold: int, max_messages: int, timeout: float) -> None:
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from jetspark._log import fields, get_logger
 from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.flow.fast import (
@@ -55,6 +55,8 @@ class FastIngest(Sink):
     The end of the block commits and waits for the final ack; leaving it by an exception ends the batch, and
     what was sent stays in the stream.
     """
+
+    client: Connection
 
     def __init__(
         self,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 from jetspark._log import fields, get_logger
 from jetspark.errors import InvalidArgument, JetsparkError, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.consume.errors import ConsumeError, PushConsumerError
-from jetspark.jetstream.consume.fetch import Fetch, MessageBatch, Stash
-from jetspark.jetstream.consume.pull import PullSink, PullTarget
-from jetspark.jetstream.consumer import Consumer
+from jetspark.jetstream.consume.fetch import Fetch, MessageBatch
+from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
+from jetspark.jetstream.consumer import Consumer, ConsumerHome
 from jetspark.jetstream.errors import ConsumerExists, ConsumerNotFound, JetStreamNotEnabled
 from jetspark.jetstream.flow.options import FetchOptions
 from jetspark.jetstream.flow.pull import PullFlow
@@ -31,7 +31,6 @@ from jetspark.wire.subjects import validate_filter
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.jetstream.context import JetStream
 
 #: Servers that take no_wait with expires for "what is there, else wait for the first".
 ONE_REQUEST = (2, 7, 1)
@@ -224,7 +223,7 @@ class PullSubscription:
 
 
 async def pull_subscribe(
-    js: JetStream,
+    js: ConsumerHome,
     subject: str | None,
     durable: str | None,
     *,
@@ -267,7 +266,7 @@ async def pull_subscribe(
     return PullSubscription(handle, subject or "", owned=False, two_step=two_step)
 
 
-async def _bind(js: JetStream, stream: str, consumer: str, subject: str | None) -> Consumer:
+async def _bind(js: ConsumerHome, stream: str, consumer: str, subject: str | None) -> Consumer:
     """A named consumer. ADR-15 'Consumer name': pulling works without the look-up, so it may fail.
 
     That is so for consumers of other accounts, whose export may hold nothing but the request for messages.

@@ -1,7 +1,7 @@
 """Ordered push consumers: each message once and in order, pushed, without acks, whatever happens.
 
 :class:`~jetspark.jetstream.flow.ordered.OrderedFlow` decides when the consumer is to be replaced, and
-:class:`~jetspark.jetstream.consume.ordered.OrderedChain` makes and deletes them, as for ordered pull
+:class:`~jetspark.jetstream.consume.ordered_chain.OrderedChain` makes and deletes them, as for ordered pull
 consumers. Here is the sink that they push to. Each consumer gets an inbox of its own, subscribed before it is
 made. The server pushes as soon as it exists, often before the answer to its creation is read: what comes that
 early is held until then.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.errors import MissedHeartbeat
-from jetspark.jetstream.consume.ordered import LOST, OrderedChain
+from jetspark.jetstream.consume.ordered_chain import LOST, OrderedChain
 from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.flow.actions import Warn
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.context import JetStream
     from jetspark.jetstream.flow.actions import Actions, CreateConsumer
+    from jetspark.jetstream.home import Home
 
 #: Seconds; ordered consumers always have heartbeats, because they are how lost messages are noticed.
 DEFAULT_HEARTBEAT = 5.0
@@ -149,7 +149,7 @@ class OrderedPushSink(PushSink):
 class OrderedPushChain(OrderedChain):
     """A chain of consumers that push to the inbox of the sink."""
 
-    def __init__(self, js: JetStream, stream: str, config: OrderedConsumerConfig, heartbeat: float) -> None:
+    def __init__(self, js: Home, stream: str, config: OrderedConsumerConfig, heartbeat: float) -> None:
         super().__init__(js, stream, config)
         self._heartbeat = heartbeat
         self.push_target = PushTarget(

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.jetstream.consume.consume import ErrorListener, Handler
-    from jetspark.jetstream.consume.ordered import OrderedChain
-    from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.consume.ordered_chain import OrderedChain
+    from jetspark.jetstream.home import Home
     from jetspark.jetstream.message import Message
     from jetspark.jetstream.models.consumer_config import ConsumerConfig
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
@@ -76,7 +76,7 @@ class PushSubscription:
 
     def __init__(
         self,
-        js: JetStream,
+        js: Home,
         subject: str,
         *,
         callback: Handler | None = None,
@@ -436,7 +436,7 @@ class PushSubscription:
         self._came_to_end()
 
 
-async def find_stream(js: JetStream, stream: str | None, subject: str) -> str:
+async def find_stream(js: Home, stream: str | None, subject: str) -> str:
     """ADR-15 "Stream name": the one that was named, or the only one that captures the subject."""
     return await js.stream_name_by_subject(subject) if stream is None else stream
 

@@ -11,14 +11,25 @@ import json
 import logging
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark.spark.sink.writers import SinkCommit
-
 log = logging.getLogger("jetspark.spark.sink")
+
+
+class TaskCounts(Protocol):
+    """What a task tells of its rows."""
+
+    rows: int
+    stored: int
+    duplicates: int
+    dead_letters: int
+    resent: int
+    bytes: int
+    streams: tuple[str, ...]
+    dropped_headers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,7 @@ class WriteResult:
     """Names of ``Nats-*`` headers that were left out; see ``keepNatsHeaders``."""
 
     @classmethod
-    def of(cls, done: Iterable[SinkCommit]) -> WriteResult:
+    def of(cls, done: Iterable[TaskCounts]) -> WriteResult:
         """The total of the tasks."""
         tasks = list(done)
         return cls(

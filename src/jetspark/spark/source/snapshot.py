@@ -27,7 +27,7 @@ message of a replica that is behind may not be the newest.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -41,12 +41,12 @@ from jetspark.spark.source.range_proof import RangeInterrupted, RangeOver
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from jetspark.blocking.consumer import Consumer
     from jetspark.blocking.stream import Stream
     from jetspark.jetstream.stored import StoredMsg
     from jetspark.spark.source.planning import Range
-    from jetspark.spark.source.range_reader import RangeReader
 
 #: Sequences of the first piece that is read backwards; each further one is four times as long.
 _PIECE = 10_000
@@ -56,10 +56,26 @@ _FILTERS = 64
 _LOOKED_UP = 1000
 
 
+class Reader(Protocol):
+    """What a snapshot needs of the reader of ranges."""
+
+    def with_columns(self, *names: str) -> Reader: ...
+
+    def read(self, wanted: Range, *, gaps: bool = True) -> Iterator[pa.RecordBatch]: ...
+
+    def stored(self, messages: Sequence[StoredMsg]) -> pa.RecordBatch: ...
+
+    def consumer(self, stream: Stream, wanted: Range, position: int) -> AbstractContextManager[Consumer]: ...
+
+    def drain(
+        self, consumer: Consumer, stream: Stream, wanted: Range, position: int
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]: ...
+
+
 class Snapshot:
     """Reads one snapshot, with the columns that ``reader`` gives, ``sequence`` and ``subject``."""
 
-    def __init__(self, reader: RangeReader, stream: Stream, wanted: Range, *, fail: bool) -> None:
+    def __init__(self, reader: Reader, stream: Stream, wanted: Range, *, fail: bool) -> None:
         self._reader = reader.with_columns("sequence", "subject")
         self._stream = stream
         self._wanted = wanted
