@@ -9,14 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import (
-    MessageTooLarge,
-)
+from jetspark.jetstream.consume.errors import MessageTooLarge
 from jetspark.jetstream.consume.fetch import Fetch
-from jetspark.jetstream.consume.ordered_chain import (
-    OrderedChain,
-    OrderedSink,
-)
+from jetspark.jetstream.consume.ordered_chain import OrderedChain, OrderedSink
 from jetspark.jetstream.consume.pull import PullSink, Stash, message_size
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.flow.ack_reply import sequences

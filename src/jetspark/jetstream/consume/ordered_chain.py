@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark._log import fields, get_logger
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
-from jetspark.jetstream.consume.errors import (
-    ConsumeError,
-    MissedHeartbeat,
-    PullUnanswered,
-)
+from jetspark.jetstream.consume.errors import ConsumeError, MissedHeartbeat, PullUnanswered
 from jetspark.jetstream.consume.pull import PullSink, PullTarget
 from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
