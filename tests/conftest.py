@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-import quick_spark
-from helpers import three_nodes
 from jetspark.server import Cluster, Server
 from jetspark.wire import backend
-from marking import Marking
-from stops import expect_stops
+from support import quick_spark
+from support.helpers import three_nodes
+from support.marking import Marking
+from support.stops import expect_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

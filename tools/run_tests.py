@@ -45,7 +45,7 @@ class Parts:
 
     def prepare_spark(self) -> subprocess.Popen[bytes]:
         """Have Spark's classes in an archive, which pays back many times in a whole run."""
-        part = subprocess.Popen([sys.executable, str(TESTS / "quick_spark.py")], cwd=ROOT)
+        part = subprocess.Popen([sys.executable, str(TESTS / "support" / "quick_spark.py")], cwd=ROOT)
         self._started.append(part)
         return part
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from jetspark.cli.pipe_job import build
-from piping import NOW, SCHEMA, bodies, publish
+from jetspark.cli.pipe.job import build
+from support.piping import NOW, SCHEMA, bodies, publish
 
 if TYPE_CHECKING:
     from conftest import Run
-    from piping import Pipe
+    from support.piping import Pipe
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from exactly_once.checks import stored_once
 from exactly_once.scenario import Scenario
-from jetspark.cli.pipe_job import parse_sink
+from jetspark.cli.pipe.job import parse_sink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flow.flow_harness import Sim, pulls, warnings
-from jetspark.jetstream.consume_errors import MissedHeartbeat
-from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.jetstream.flow.options import FetchOptions, PullOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetspark.jetstream.flow_actions import Action, SendPull
+    from jetspark.jetstream.flow.actions import Action, SendPull
 
 PLENTY = 1_000_000
 HEARTBEAT_NS = 5_000_000_000

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetspark import RetentionPolicy, StreamConfig
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.spark.claims import (
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.spark.source.claims import (
     Found,
     Gap,
     Outcome,

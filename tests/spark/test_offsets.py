@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jetspark.spark.claims import Seen
-from jetspark.spark.offsets import Offset, OffsetError, StreamOffset, parse_offset
+from jetspark.spark.source.claims import Seen
+from jetspark.spark.source.offsets import Offset, OffsetError, StreamOffset, parse_offset
 
 CREATED = "2026-01-31T12:00:00.123456789Z"
 GOOD: dict[str, Any] = {"version": 1, "streams": {"A": {"next": 9, "begin": 3, "created": CREATED}}}

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
-from jetspark.spark import progress_walk
-from jetspark.spark.offsets import Offset, StreamOffset
 from jetspark.spark.options import OptionError
-from jetspark.spark.progress import ProgressMirror
-from jetspark.spark.source_options import check_stream, parse_source
+from jetspark.spark.source import progress_walk
+from jetspark.spark.source.offsets import Offset, StreamOffset
+from jetspark.spark.source.options import check_stream, parse_source
+from jetspark.spark.source.progress import ProgressMirror
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jetspark.blocking import JetStream
-    from jetspark.jetstream.consumer_info import ConsumerInfo
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo
     from jetspark.server import Server
 
     Make = Callable[..., str]
@@ -154,8 +154,8 @@ def test_a_query_that_begins_elsewhere_than_at_the_beginning_releases_nothing(st
 def test_what_a_run_before_left_unacked_is_waited_for(
     js: JetStream, server: Server, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetspark.spark.progress.ACK_WAIT", 0.5)
-    monkeypatch.setattr("jetspark.spark.progress.RETRY", 0.0)
+    monkeypatch.setattr("jetspark.spark.source.progress.ACK_WAIT", 0.5)
+    monkeypatch.setattr("jetspark.spark.source.progress.RETRY", 0.0)
     name = make(10)
     mirror(js, server, name).begin(at(name, 1))
     # The run that ended had them delivered and never acked.

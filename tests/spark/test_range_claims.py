@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from helpers import eventually_sync as until
-from helpers import unique
 from jetspark import ConsumerConfig, RetentionPolicy, StreamConfig, blocking
-from jetspark.spark.batch_reader import JetStreamReader
-from jetspark.spark.data_loss import DataLossError
-from jetspark.spark.schema import SCHEMA
-from jetspark.spark.source_options import parse_source
-from jetspark.spark.stream_reader import JetStreamStreamReader
+from jetspark.spark.source.batch_reader import JetStreamReader
+from jetspark.spark.source.data_loss import DataLossError
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.schema import SCHEMA
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.helpers import eventually_sync as until
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

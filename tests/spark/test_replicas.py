@@ -5,16 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from helpers import three_nodes
 from jetspark import RetentionPolicy, StreamConfig, blocking
 from jetspark.errors import RequestTimeout
-from jetspark.spark import patience, positions, range_proof
-from jetspark.spark.data_loss import DataLossError, identity
-from jetspark.spark.planning import Range
-from jetspark.spark.range_proof import LeaderBehind, RangeInterrupted, prove_end
-from jetspark.spark.range_reader import RangeReader
-from jetspark.spark.source_options import Moment, Position
-from lagging import behind, follower_of
+from jetspark.spark import patience
+from jetspark.spark.source import positions, range_proof
+from jetspark.spark.source.data_loss import DataLossError, identity
+from jetspark.spark.source.options import Moment, Position
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.range_proof import LeaderBehind, RangeInterrupted, prove_end
+from jetspark.spark.source.range_reader import RangeReader
+from support.helpers import three_nodes
+from support.lagging import behind, follower_of
 
 SEQUENCE = pa.schema([("sequence", pa.int64())])
 

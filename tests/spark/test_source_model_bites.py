@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import unique
-from jetspark.spark import data_loss
-from jetspark.spark.stream_reader import JetStreamStreamReader
-from source_judge import Judge, Listener, Verdicts
-from source_queries import QueryFailed, StreamingQuery
-from source_truth import Cause
-from source_world import Host, World
+from jetspark.spark.source import data_loss
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.helpers import unique
+from support.source_judge import Judge, Listener, Verdicts
+from support.source_queries import QueryFailed, StreamingQuery
+from support.source_truth import Cause
+from support.source_world import Host, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

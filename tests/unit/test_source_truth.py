@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from source_judge import Alarm
-from source_truth import Case, Cause, Say, duty, instant, matches, spans
+from support.source_judge import Alarm
+from support.source_truth import Case, Cause, Say, duty, instant, matches, spans
 
 LOST = [Cause.PURGED, Cause.AGED, Cause.PUSHED_OUT]
 MUST, MAY, MUST_NOT = Say.MUST, Say.MAY, Say.MUST_NOT

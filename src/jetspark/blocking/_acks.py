@@ -18,7 +18,7 @@ from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.listening import report_failure
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.models.puback import PubAck
 
 if TYPE_CHECKING:
     from jetspark.blocking._client import EngineConnection
