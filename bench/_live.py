@@ -2,7 +2,7 @@
 
 SPEC is JSON: what (iter, batches, arrow, publisher), url, stream or subject, n, warm, size, and how: loop
 (asyncio, uvloop), gc (default, freeze, high, off), ballast (objects that an application holds), consumers,
-streams, publishers, max_bytes, threshold_bytes, bulk (bytes of a read, bytes to wait for; zeros: off), sample
+streams, publishers, max_bytes, threshold_bytes, bulk (bytes to wait for), sample
 (count where the time goes). It prints one line of JSON. Processor time depends little on what else the
 machine does; of several runs the least is the truest.
 """
@@ -166,9 +166,7 @@ async def run(spec: dict[str, Any]) -> dict[str, Any]:
     if "bulk" in spec:
         from jetspark.connection import bulk_reads
 
-        bulk_reads.BULK_SIZE, bulk_reads.WAIT_FOR = spec["bulk"]
-        if not bulk_reads.WAIT_FOR:
-            bulk_reads.USUAL_SIZE = 0  # as a transport that can't
+        bulk_reads.WAIT_FOR = spec["bulk"]
     make = publish if spec["what"] == "publisher" else consume
     nc = await jetspark.connect(spec["url"])
     if spec["warm"]:

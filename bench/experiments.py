@@ -240,14 +240,12 @@ def refills(live: Live, quick: bool) -> list[Line]:
 
 
 def bulk_reads(live: Live, quick: bool) -> list[Line]:
-    """Fewer and larger reads of columns."""
-    kib = 1024
+    """Fewer and larger reads of columns. More than a read brings at once can't be waited for."""
     variants: dict[str, dict[str, Any]] = {
-        "reads as they come": {"bulk": (0, 0)},
-        "256 KiB, waits for 256 KiB": {"bulk": (256 * kib, 256 * kib)},
-        "512 KiB, waits for 256 KiB": {"bulk": (512 * kib, 256 * kib)},
-        "512 KiB, waits for 512 KiB": {"bulk": (512 * kib, 512 * kib)},
-        "1 MiB, waits for 512 KiB": {"bulk": (1024 * kib, 512 * kib)},
+        "reads as they come": {"bulk": 1 << 30},
+        "waits for 64 KiB": {"bulk": 65_536},
+        "waits for 128 KiB": {"bulk": 131_072},
+        "waits for 256 KiB": {"bulk": 262_144},
     }
     repeats = 2 if quick else 5
     found = {f"arrow, {SIZE} B": live.best(variants, repeats, {"what": "arrow"})}

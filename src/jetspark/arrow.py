@@ -110,7 +110,7 @@ def consume_arrow(
     kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
     The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
     many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
-    The other options are those of ``consumer.consume``. With a buffer of 2 MiB and more, the connection is
+    The other options are those of ``consumer.consume``. With a buffer of 1 MiB and more, the connection is
     read in larger pieces while this is open: any message on it, also one of another subscription, may then be
     late by up to 4 ms.
     """

@@ -16,7 +16,7 @@ from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import consume_arrow
 from jetspark.connection import bulk_reads
-from jetspark.connection.bulk_reads import BULK_SIZE, LARGE_READ, USUAL_SIZE, WAIT_FOR, BulkReads
+from jetspark.connection.bulk_reads import LARGE_READ, WAIT_FOR, BulkReads
 from jetspark.server import Server, ServerTLS
 from pki import PKI
 
@@ -99,7 +99,6 @@ async def test_small_reads_never_wait(pair: Pair) -> None:
     for _ in range(100):
         pair.bulk.on_read(LARGE_READ - 1)
     assert (pair.mark, pair.bulk.waits, pair.bulk._timer) == (1, False, None)
-    assert pair.transport.max_size == BULK_SIZE
 
 
 async def test_little_behind_a_large_read_waits_for_the_tick_and_no_longer(
@@ -156,9 +155,8 @@ async def test_at_the_end_all_is_as_before(pair: Pair, monkeypatch: pytest.Monke
     assert timer is not None
     pair.bulk.end()
     assert timer.cancelled()
-    assert (pair.mark, pair.transport.max_size) == (1, USUAL_SIZE)
+    assert pair.mark == 1
     await pair.client.until(b"little")
-    assert BulkReads.possible(pair.transport), "and may begin again"
 
 
 @pytest.mark.parametrize("way", ["close", "reset"])
@@ -197,8 +195,8 @@ class NoSetting:
     """Such as TLS or uvloop's: no max_size."""
 
 
-class OtherSetting:
-    """Somebody else has chosen a size."""
+class SmallReads:
+    """Somebody has chosen to read less at once than we would wait for."""
 
     max_size = 1000
 
@@ -208,8 +206,8 @@ async def test_other_transports_and_systems_are_left_alone(
 ) -> None:
     assert not BulkReads.possible(None)
     assert not BulkReads.possible(NoSetting())
-    assert not BulkReads.possible(OtherSetting())
-    pair.bulk.end()
+    assert not BulkReads.possible(SmallReads())
+    assert BulkReads.possible(pair.transport)
     monkeypatch.setattr("sys.platform", "darwin")
     assert not BulkReads.possible(pair.transport)
 
@@ -232,11 +230,9 @@ async def test_tls_is_left_alone(tmp_path: Any, first: bool) -> None:
 COUNT = 20_000
 
 
-def size_of(nc: jetspark.Connection) -> int:
-    """What a read of this connection brings at most."""
+def reads_in_bulk(nc: jetspark.Connection) -> bool:
     assert nc._link is not None
-    size: int = nc._link._transport.max_size  # type: ignore[union-attr]
-    return size
+    return nc._link._bulk is not None
 
 
 async def filled(nc: jetspark.Connection, count: int = COUNT) -> tuple[str, jetspark.Stream]:
@@ -260,12 +256,12 @@ async def consumer_of(nc: jetspark.Connection, name: str, durable: str = "c") ->
     ("options", "bulk"),
     [
         ({}, True),
-        ({"max_bytes": 2 * 1_048_576}, True),
+        ({"max_bytes": 1_048_576}, True),
         ({"max_bytes": 1_000_000}, False),
         ({"max_messages": 50_000}, True),
         ({"max_messages": 500}, False),
     ],
-    ids=["default", "2 MiB", "1 MB", "50,000 messages", "500 messages"],
+    ids=["default", "1 MiB", "1 MB", "50,000 messages", "500 messages"],
 )
 async def test_a_reader_with_a_large_buffer_reads_in_bulk_until_its_end(
     server: Server, options: dict[str, Any], bulk: bool
@@ -274,13 +270,13 @@ async def test_a_reader_with_a_large_buffer_reads_in_bulk_until_its_end(
         name, stream = await filled(other)
         got = 0
         async with consume_arrow(await consumer_of(nc, name), columns=["sequence"], **options) as batches:
-            assert size_of(nc) == USUAL_SIZE, "no row has come"
+            assert not reads_in_bulk(nc), "no row has come"
             async for batch in batches:
-                assert size_of(nc) == (BULK_SIZE if bulk else USUAL_SIZE)
+                assert reads_in_bulk(nc) is bulk
                 got += batch.num_rows
                 if got == COUNT:
                     break
-        assert size_of(nc) == USUAL_SIZE
+        assert not reads_in_bulk(nc)
         assert mark_of(nc._link._transport) == 1  # type: ignore[union-attr]
         assert nc._bulk_readers == other._bulk_readers == 0
         await stream.delete()
@@ -295,12 +291,12 @@ async def test_several_readers_share_it_and_a_new_link_has_it_too(server: Server
             async with second:
                 assert (await anext(first)).num_rows
                 assert (await anext(second)).num_rows
-                assert (nc._bulk_readers, size_of(nc)) == (2, BULK_SIZE)
+                assert (nc._bulk_readers, reads_in_bulk(nc)) == (2, True)
                 await nc.force_reconnect()
                 await eventually(lambda: nc.is_connected)
-                assert size_of(nc) == BULK_SIZE
-            assert (nc._bulk_readers, size_of(nc)) == (1, BULK_SIZE)
-        assert (nc._bulk_readers, size_of(nc)) == (0, USUAL_SIZE)
+                assert reads_in_bulk(nc)
+            assert (nc._bulk_readers, reads_in_bulk(nc)) == (1, True)
+        assert (nc._bulk_readers, reads_in_bulk(nc)) == (0, False)
         await stream.delete()
 
 
@@ -311,8 +307,7 @@ async def test_no_one_else_reads_in_bulk(server: Server) -> None:
         assert len(await consumer.fetch(COUNT // 2)) == COUNT // 2
         async with consumer.consume(max_messages=50_000, stop_after=COUNT // 2) as messages:
             assert len([message async for message in messages]) == COUNT // 2
-        assert nc._link is not None
-        assert nc._link._bulk is None
+        assert not reads_in_bulk(nc)
         await stream.delete()
 
 

@@ -17,7 +17,8 @@ and the end of the connection. A small read does not begin a wait. So:
 - messages that come one by one do not wait at all, and neither does a connection without such a reader.
 
 It needs Linux, which looks again at what has arrived when the mark is lowered (the BSDs would keep it until
-more comes), and asyncio's own plain sockets. Everywhere else, TLS and uvloop included, nothing changes.
+more comes), and asyncio's own plain sockets, which read ``WAIT_FOR`` bytes at once. Everywhere else, TLS and
+uvloop included, nothing changes.
 """
 
 from __future__ import annotations
@@ -31,15 +32,11 @@ from typing import Any
 TICK = 0.004
 LARGE_READ = 32_768
 """Bytes of a read after which more of the same is expected."""
-USUAL_SIZE = 262_144
-"""What asyncio reads at once."""
-BULK_SIZE = 1_048_576
-"""What is read at once in bulk: messages of some 10 kB are then rarely cut in two."""
-WAIT_FOR = 524_288
+WAIT_FOR = 262_144
 
 
 class BulkReads:
-    """The bulk reads of one link; begins when made, until ``end`` or ``close``."""
+    """The bulk reads of one link, until ``end`` or ``close``."""
 
     __slots__ = ("_loop", "_read_at", "_timer", "_transport", "waits")
 
@@ -50,11 +47,10 @@ class BulkReads:
         self._read_at = 0.0
         self.waits = False
         """Whether the kernel lets us sleep until a lot has come."""
-        transport.max_size = BULK_SIZE
 
     @staticmethod
     def possible(transport: Any) -> bool:
-        return sys.platform == "linux" and getattr(transport, "max_size", None) == USUAL_SIZE
+        return sys.platform == "linux" and getattr(transport, "max_size", 0) >= WAIT_FOR
 
     def on_read(self, size: int) -> None:
         self._read_at = self._loop.time()
@@ -72,7 +68,6 @@ class BulkReads:
     def end(self) -> None:
         """Read as usual from now on."""
         self.close()
-        self._transport.max_size = USUAL_SIZE
         self.on_write()
 
     def close(self) -> None:
