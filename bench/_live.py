@@ -2,9 +2,9 @@
 
 SPEC is JSON: what (iter, batches, arrow, publisher), url, stream or subject, n, warm, size, and how: loop
 (asyncio, uvloop), gc (default, freeze, high, off), ballast (objects that an application holds), consumers,
-streams, publishers, max_bytes, threshold_bytes, flood (off, forgetful), sample (count where the time goes).
-It prints one line of JSON. Processor time depends little on what else the machine does; of several runs the
-least is the truest.
+streams, publishers, max_bytes, threshold_bytes, bulk (bytes to wait for), sample
+(count where the time goes). It prints one line of JSON. Processor time depends little on what else the
+machine does; of several runs the least is the truest.
 """
 
 from __future__ import annotations
@@ -163,13 +163,10 @@ async def run(spec: dict[str, Any]) -> dict[str, Any]:
 
     if spec["what"] == "arrow":
         import jetspark.arrow  # loading Arrow is no cost of a message
-    if "flood" in spec:
-        from jetspark.connection import flood
+    if "bulk" in spec:
+        from jetspark.connection import bulk_reads
 
-        if spec["flood"] == "off":
-            flood.LARGE_READS = 1 << 60
-        else:
-            flood.keep_memory = lambda: None  # type: ignore[assignment]
+        bulk_reads.WAIT_FOR = spec["bulk"]
     make = publish if spec["what"] == "publisher" else consume
     nc = await jetspark.connect(spec["url"])
     if spec["warm"]:

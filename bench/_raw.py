@@ -11,9 +11,10 @@ import socket
 from typing import Any
 
 CHUNK = 1 << 20
-# A pull asks for no heartbeats, though `consume` has to (ADR-37 'Idle heartbeats'): they cost the server a
-# look at the clock for each message, and the limit is what is possible without.
+# A pull asks for heartbeats, as every `consume` has to (ADR-37 'Idle heartbeats'). They cost the server a
+# look at the clock for each message, so a limit without them would be out of reach for any client.
 EXPIRES = 30.0
+HEARTBEAT = EXPIRES / 2
 PAYLOAD_SEED = b"0123456789abcdef"
 
 
@@ -115,7 +116,8 @@ class RawConn:
         )
 
     def pull(self, stream: str, consumer: str, inbox: str, batch: int) -> None:
-        body = json.dumps({"batch": batch, "expires": int(EXPIRES * 1e9)}).encode()
+        request = {"batch": batch, "expires": int(EXPIRES * 1e9), "idle_heartbeat": int(HEARTBEAT * 1e9)}
+        body = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox.encode(), len(body), body))
 
@@ -123,8 +125,8 @@ class RawConn:
 def publish_pipelined(conn: RawConn, subject: str, n: int, size: int, window: int, step: int = 500) -> None:
     """`n` JetStream publishes, at most `window` unacknowledged; acks are counted, not read.
 
-    The reply subject is the same for all, so nobody can tell which ack is whose; what is counted is
-    `MSG <inbox>` in the received bytes.
+    The reply subject is the same for all, so nobody can tell which ack is whose: this fills streams and is no
+    limit to be held to. What is counted is `MSG <inbox>` in the received bytes.
     """
     one = b"PUB %s _INBOX.raw.ack %d\r\n%s\r\n" % (subject.encode(), size, payload(size))
     blocks = [one * step] * (n // step)

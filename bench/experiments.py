@@ -239,18 +239,16 @@ def refills(live: Live, quick: bool) -> list[Line]:
     return lines
 
 
-def floods(live: Live, quick: bool) -> list[Line]:
-    """Fewer and larger reads, and the memory of large ones kept."""
+def bulk_reads(live: Live, quick: bool) -> list[Line]:
+    """Fewer and larger reads of columns. More than a read brings at once can't be waited for."""
     variants: dict[str, dict[str, Any]] = {
-        "reads as they come": {"flood": "off"},
-        "flood, memory as glibc likes": {"flood": "forgetful"},
-        "flood, memory kept": {},
+        "reads as they come": {"bulk": 1 << 30},
+        "waits for 64 KiB": {"bulk": 65_536},
+        "waits for 128 KiB": {"bulk": 131_072},
+        "waits for 256 KiB": {"bulk": 262_144},
     }
     repeats = 2 if quick else 5
-    found = {
-        f"{what}, {SIZE} B": live.best(variants, repeats, {"what": what})
-        for what in ("iter", "batches", "arrow")
-    }
+    found = {f"arrow, {SIZE} B": live.best(variants, repeats, {"what": "arrow"})}
     for size, count in (QUICK_LARGE if quick else LARGE).items():
         fixed = {"what": "arrow", "max_bytes": 32 << 20, **live.large(size, count)}
         found[f"arrow, {size:,} B"] = live.best(variants, repeats, fixed)
@@ -426,7 +424,7 @@ TITLES = {
     "gc": "Garbage collector",
     "inflight": "Bytes in flight of a consumer of large messages",
     "refill": "When a buffer is filled up",
-    "flood": "Reads in a flood",
+    "bulk": "Bulk reads of columns",
     "loop": "Event loop",
     "python": "Interpreters",
     "profile": "Where a client's processor time goes",
@@ -494,7 +492,7 @@ def main() -> int:
             attempt("gc", lambda: collector(live, quick))
             attempt("inflight", lambda: in_flight(live, quick))
             attempt("refill", lambda: refills(live, quick))
-            attempt("flood", lambda: floods(live, quick))
+            attempt("bulk", lambda: bulk_reads(live, quick))
             attempt("loop", lambda: loops(live, quick))
             attempt("python", lambda: pythons(live, quick, arguments.python))
             attempt("profile", lambda: profile(live, quick))

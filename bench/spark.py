@@ -424,17 +424,12 @@ class SparkBench:
         return count / took
 
     def raw_sink(self, ids: str = "") -> float:
-        """Without ids as well with one reply subject for all: nothing that a server could be quicker with."""
+        """A reply subject for each message; with `ids` also the headers of the sink."""
         count = self.sizes.sink
-        blocks = (
-            encode_publishes("bench.SINK", "_INBOX.raw.sink", count, 128, 500, "SINK", ids) if ids else []
-        )
+        blocks = encode_publishes("bench.SINK", "_INBOX.raw.sink", count, 128, 500, "SINK", ids)
         with RawConn(self.host, self.port) as conn:
             started = time.perf_counter()
-            if ids:
-                send_pipelined(conn, "_INBOX.raw.sink", blocks, count, WINDOW, 500)
-            else:
-                publish_pipelined(conn, "bench.SINK", count, 128, WINDOW)
+            send_pipelined(conn, "_INBOX.raw.sink", blocks, count, WINDOW, 500)
             took = time.perf_counter() - started
         self._stored(count)
         return count / took

@@ -3,8 +3,7 @@
 From the received bytes to Arrow there is no Python object for a message. The compiled core notes where
 everything lies in the received chunks and copies it once, into the buffers of Arrow arrays; payloads not even
 once with ``views``. In pure Python the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow
-copies each column in one go, and sequence and timestamp are read out of the ack replies by Arrow's CSV reader
-with ``.`` as the delimiter, which is the fastest integer parser at hand.
+copies each column in one go, and sequence and timestamp are read out of the ack replies one by one.
 
 Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from array import array
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -33,7 +31,6 @@ from jetspark.wire.subjects import validate_filter
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.csv as pcsv
 except ImportError as error:  # pragma: no cover
     raise ImportError('jetspark.arrow needs pyarrow: pip install "jetspark[arrow]"') from error
 
@@ -113,8 +110,9 @@ def consume_arrow(
     kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
     The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
     many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
-    The other options are those of ``consumer.consume``; but only requests that may have to wait ask for idle
-    heartbeats, which spares the server a look at its clock for each message.
+    The other options are those of ``consumer.consume``. With a buffer of 1 MiB and more, the connection is
+    read in larger pieces while this is open: any message on it, also one of another subscription, may then be
+    late by up to 4 ms.
     """
     names = _names(columns)
     if max_messages is None and max_bytes is None:
@@ -465,67 +463,11 @@ def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
                 pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(sequences)]),
                 pa.Array.from_buffers(_TIME, count, [None, pa.py_buffer(times)]),
             )
-    found, nanoseconds = _read_positions(columns.replies)
-    return found, pc.divide(nanoseconds, 1000).cast(_TIME)
-
-
-def _read_positions(replies: list[bytes]) -> tuple[pa.Array, pa.Array]:
-    """Stream sequences and timestamps (ns) of a column of ack replies."""
-    if replies:
-        tokens = replies[0].count(b".") + 1
-        # ADR-15 'JSAck': v1 has 9 tokens; v2 has 11 or more, with domain and account in front.
-        if tokens == 9:
-            found = _read_tokens(replies, tokens, 5, 7)
-        else:
-            found = _read_tokens(replies, tokens, 7, 9) if tokens >= 11 else None
-        if found is not None:
-            return found
-    # Replies of different shape in one batch, or no ack replies: the slow way says which one is wrong.
-    metadata = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in replies]
+    metadata = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in columns.replies]
     return (
-        pa.array([one.sequence.stream for one in metadata], pa.int64()),
-        pa.array([one.timestamp.ns for one in metadata], pa.int64()),
+        pa.array([one.sequence.stream for one in metadata], _INT64),
+        pa.array([one.timestamp.ns // 1000 for one in metadata], _INT64).cast(_TIME),
     )
-
-
-@functools.lru_cache(maxsize=8)
-def _sound(tokens: int) -> Callable[[bytes], re.Match[bytes] | None]:
-    """Matches replies of so many tokens that ``parse_ack_reply`` reads, one per line. Of its uint64 numbers
-    the few with 20 digits are left to it."""
-    word = rb"[^.\r\n]*+\."
-    names, more = (2, 0) if tokens == 9 else (4, tokens - 11)
-    one = rb"\$JS\.ACK\.(?:%b){%d}(?:[0-9]{1,19}\.){4}[0-9]{1,19}(?:\.[^.\r\n]*+){%d}" % (word, names, more)
-    return re.compile(rb"(?>%b\n)*+%b" % (one, one)).fullmatch
-
-
-def _read_tokens(
-    replies: list[bytes], tokens: int, sequence: int, timestamp: int
-) -> tuple[pa.Array, pa.Array] | None:
-    """Two numbers of each reply; None unless all have so many tokens and are sound ack replies.
-
-    The reader must take the names in the other tokens for what they are: no quotes, no escapes, no words
-    that mean null. Columns that are not included are never converted, so their encoding does not matter.
-    """
-    text = b"\n".join(replies)
-    # The reader of numbers takes signs, blanks and hexadecimal too, and looks at no others.
-    if not _sound(tokens)(text):
-        return None
-    names = [str(index) for index in range(tokens)]
-    wanted = [names[sequence], names[timestamp]]
-    try:
-        table = pcsv.read_csv(
-            pa.BufferReader(text),
-            read_options=pcsv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-            parse_options=pcsv.ParseOptions(delimiter=".", quote_char=False, escape_char=False),
-            convert_options=pcsv.ConvertOptions(
-                include_columns=wanted, column_types=dict.fromkeys(wanted, pa.int64()), null_values=[]
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-    if table.num_rows != len(replies):
-        return None
-    return table.column(0).combine_chunks(), table.column(1).combine_chunks()
 
 
 def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:

@@ -277,17 +277,8 @@ def v2(sequence: int, timestamp: int = 1_700_000_000_123_456_789, tail: str = ""
     return f"$JS.ACK.{domain}.ACCHASH.s.c.1.{sequence}.7.{timestamp}.0{tail}".encode()
 
 
-@pytest.fixture
-def slow_replies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The replies that were read one by one."""
-    seen: list[str] = []
-
-    def parse(reply: str) -> Any:
-        seen.append(reply)
-        return parse_ack_reply(reply)
-
-    monkeypatch.setattr(arrow, "parse_ack_reply", parse)
-    return seen
+def positions(replies: list[bytes]) -> Any:
+    return arrow._positions(Columns("1", [], replies, [b""] * len(replies), {}))
 
 
 @pytest.mark.parametrize(
@@ -303,20 +294,6 @@ def slow_replies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         [v1(1, stream=",#;", consumer="\\"), v1(2, stream="", consumer="")],
         [v1(1, stream="größe"), v1(2).replace(b".s.", b".\xff\xfe.")],
         [v1(1, stream="NULL", consumer="nan")],
-    ],
-)
-def test_the_fast_way_reads_what_the_slow_way_would(replies: list[bytes], slow_replies: list[str]):
-    sequences, timestamps = arrow._read_positions(replies)
-    assert slow_replies == []
-    assert (sequences.type, timestamps.type) == (pa.int64(), pa.int64())
-    expected = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in replies]
-    assert sequences.to_pylist() == [one.sequence.stream for one in expected]
-    assert timestamps.to_pylist() == [one.timestamp.ns for one in expected]
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
         [v1(1), v2(2)],
         [v2(1), v1(2), v2(3)],
         [v2(1), v2(2, tail=".token")],
@@ -326,11 +303,12 @@ def test_the_fast_way_reads_what_the_slow_way_would(replies: list[bytes], slow_r
         [v1(1, stream="a\rb"), v1(2)],
     ],
 )
-def test_replies_of_different_shape_are_read_one_by_one(replies: list[bytes], slow_replies: list[str]):
-    sequences, timestamps = arrow._read_positions(replies)
-    assert len(slow_replies) == len(replies)
-    assert sequences.to_pylist() == [parse_ack_reply(one.decode()).sequence.stream for one in replies]
-    assert timestamps.to_pylist() == [1_700_000_000_123_456_789] * len(replies)
+def test_positions_of_ack_replies_of_every_shape(replies: list[bytes]):
+    sequences, timestamps = positions(replies)
+    assert (sequences.type, timestamps.type) == (pa.int64(), pa.timestamp("us", "UTC"))
+    expected = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in replies]
+    assert sequences.to_pylist() == [one.sequence.stream for one in expected]
+    assert timestamps.cast(pa.int64()).to_pylist() == [one.timestamp.ns // 1000 for one in expected]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +330,7 @@ def test_replies_of_different_shape_are_read_one_by_one(replies: list[bytes], sl
 def test_a_reply_that_is_no_ack_reply_is_named(bad: bytes, place: str):
     replies = {"alone": [bad], "first": [bad, v1(2)], "last": [v1(1), v1(2), bad]}[place]
     with pytest.raises(NotJetStreamMessage) as caught:
-        arrow._read_positions(replies)
+        positions(replies)
     assert caught.value.reply == bad.decode("utf-8", "replace")
 
 

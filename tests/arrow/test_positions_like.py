@@ -1,4 +1,4 @@
-"""Sequence and time of replies that begin as the one before: the compiled core against Arrow's reader.
+"""Sequence and time of replies that begin as the one before: the compiled core against pure Python.
 
 Packed columns are read by the core, the same as lists by Python. Without the core both are the latter.
 """

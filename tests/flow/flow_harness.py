@@ -48,14 +48,11 @@ class Sim:
         *,
         pin_id: str = "",
         connected: bool = True,
-        trust_backlog: bool = False,
         narrow: bool = False,
         confirms: bool = True,
     ):
         self.confirms = confirms
-        self.flow = PullFlow(
-            options, pin_id=pin_id, connected=connected, trust_backlog=trust_backlog, narrow=narrow
-        )
+        self.flow = PullFlow(options, pin_id=pin_id, connected=connected, narrow=narrow)
         self.now = 1000.0
 
     def start(self) -> list[Action]:

@@ -60,10 +60,17 @@ def test_a_gap_delivers_what_is_before_it_and_resets_behind_the_last() -> None:
     assert flow.expected == 1
 
 
+def trouble(flow: OrderedFlow, reason: str, serial: int, now: float) -> tuple[Action, ...]:
+    """The consumer is lost for that reason; the empty one: heartbeats are missed."""
+    if reason:
+        return flow.on_lost(serial, reason, now)
+    return flow.on_missed_heartbeat(serial, now)
+
+
 def test_messages_of_older_serials_are_dropped() -> None:
     flow = active()
     flow.on_batch(1, 3, 3, 3, 1, NOW)
-    flow.on_consumer_deleted(1, NOW)
+    flow.on_lost(1, "consumer deleted", NOW)
     flow.on_created(2, NOW)
     assert flow.on_batch(4, 5, 5, 2, 1, NOW) is Verdict.DROP
     keep, actions = flow.on_each([(1, 4, 4), (2, 1, 4), (1, 5, 5), (2, 2, 5)], NOW)
@@ -73,7 +80,7 @@ def test_messages_of_older_serials_are_dropped() -> None:
 
 def test_messages_while_a_new_consumer_is_made_are_dropped() -> None:
     flow = active()
-    flow.on_no_responders(1, NOW)
+    flow.on_lost(1, "no responders", NOW)
     assert flow.on_batch(1, 1, 1, 1, 1, NOW) is Verdict.DROP
     assert flow.on_batch(1, 1, 1, 1, 2, NOW) is Verdict.DROP
     assert flow.on_each([(2, 1, 1)], NOW) == ([], ())
@@ -85,15 +92,15 @@ def test_repeated_messages_are_dropped_without_a_reset() -> None:
     assert flow.on_each([(1, 3, 3), (1, 4, 4)], NOW) == ([1], ())
 
 
-@pytest.mark.parametrize("trigger", ["on_missed_heartbeat", "on_consumer_deleted", "on_no_responders"])
-def test_each_trigger_resets_at_once_and_only_for_the_current_serial(trigger: str) -> None:
+@pytest.mark.parametrize("reason", ["", "consumer deleted"], ids=["missed heartbeats", "consumer deleted"])
+def test_each_trigger_resets_at_once_and_only_for_the_current_serial(reason: str) -> None:
     flow = active()
     flow.on_batch(1, 3, 30, 3, 1, NOW)
-    assert getattr(flow, trigger)(9, NOW) == ()
-    actions = getattr(flow, trigger)(1, NOW)
+    assert trouble(flow, reason, 9, NOW) == ()
+    actions = trouble(flow, reason, 1, NOW)
     assert creates(actions) == [CreateConsumer("pre_2", 2, "by_start_sequence", 31)]
-    assert getattr(flow, trigger)(1, NOW) == ()
-    assert getattr(flow, trigger)(2, NOW) == ()  # not created yet: one reset at a time
+    assert trouble(flow, reason, 1, NOW) == ()
+    assert trouble(flow, reason, 2, NOW) == ()  # not created yet: one reset at a time
 
 
 def test_a_heartbeat_tells_of_lost_messages_at_the_end() -> None:
@@ -108,7 +115,7 @@ def test_a_heartbeat_tells_of_lost_messages_at_the_end() -> None:
 def test_the_original_policy_stays_until_the_first_message() -> None:
     flow = active(deliver_policy="by_start_time", opt_start_time="2030-01-01T00:00:00Z")
     assert flow.on_heartbeat(1, 0, NOW) == ()
-    (again,) = creates(flow.on_consumer_deleted(1, NOW))
+    (again,) = creates(flow.on_lost(1, "consumer deleted", NOW))
     assert (again.deliver_policy, again.opt_start_seq) == ("by_start_time", None)
     assert again.opt_start_time == "2030-01-01T00:00:00Z"
 
@@ -166,7 +173,7 @@ def test_consumers_that_bring_nothing_back_off_from_the_pace_to_10_s() -> None:
     flow = active()
     now, waits = NOW, []
     for _ in range(14):
-        made = creates(flow.on_consumer_deleted(flow.serial, now))
+        made = creates(flow.on_lost(flow.serial, "consumer deleted", now))
         due = flow.next_deadline()
         waits.append(0.0 if made else due - now if due is not None else -1.0)
         now += waits[-1]
@@ -175,14 +182,14 @@ def test_consumers_that_bring_nothing_back_off_from_the_pace_to_10_s() -> None:
     doubling = [2.0 * PACE * 2**number for number in range(8)]
     assert waits == pytest.approx([0.0, *doubling, 10.0, 10.0, 10.0, 10.0, 10.0])
     assert flow.on_heartbeat(flow.serial, 0, now + 2) == ()  # a sign of life: immediate again
-    assert len(creates(flow.on_consumer_deleted(flow.serial, now + 2))) == 1
+    assert len(creates(flow.on_lost(flow.serial, "consumer deleted", now + 2))) == 1
 
 
 def test_progress_by_one_message_does_not_hammer_the_server() -> None:
     flow, now, made = active(), NOW, 0
     while now < NOW + 10:
         flow.on_batch(1, 1, flow.last_stream_seq + 1, 1, flow.serial, now)
-        made += len(creates(flow.on_consumer_deleted(flow.serial, now)))
+        made += len(creates(flow.on_lost(flow.serial, "consumer deleted", now)))
         due = flow.next_deadline()
         if due is not None:
             now = due
@@ -210,9 +217,9 @@ def test_lost_messages_cost_little_time_while_others_come() -> None:
 
 def test_the_first_consumer_is_no_reset_attempt() -> None:
     flow = active(max_reset_attempts=1)
-    assert len(creates(flow.on_consumer_deleted(1, NOW))) == 1
+    assert len(creates(flow.on_lost(1, "consumer deleted", NOW))) == 1
     flow.on_created(2, NOW)
-    (end,) = conclusions(flow.on_consumer_deleted(2, NOW))
+    (end,) = conclusions(flow.on_lost(2, "consumer deleted", NOW))
     assert isinstance(end.error, OrderedResetFailed)
 
 
@@ -257,14 +264,14 @@ def test_new_and_last_keep_the_place_where_they_began(policy: str, expected: tup
     flow = OrderedFlow("pre", deliver_policy=policy)
     flow.start(NOW)
     flow.on_created(1, NOW, starts_at=8)
-    (create,) = creates(flow.on_consumer_deleted(1, NOW))
+    (create,) = creates(flow.on_lost(1, "consumer deleted", NOW))
     assert (create.deliver_policy, create.opt_start_seq) == expected
 
 
 def test_max_reset_attempts_conclude_with_an_error_that_names_them() -> None:
     flow = active(max_reset_attempts=3)
     flow.on_batch(1, 3, 30, 3, 1, NOW)
-    flow.on_consumer_deleted(1, NOW)
+    flow.on_lost(1, "consumer deleted", NOW)
     now = NOW
     for _ in range(2):
         assert flow.on_create_failed(flow.serial, JetsparkError("boom"), now) == ()
@@ -369,9 +376,9 @@ class OrderedMachine(RuleBasedStateMachine):
         if wire:
             del wire[position : position + count]
 
-    @rule(trigger=st.sampled_from(["on_missed_heartbeat", "on_consumer_deleted", "on_no_responders"]))
-    def trouble(self, trigger: str) -> None:
-        self.perform(getattr(self.flow, trigger)(self.flow.serial, self.now))
+    @rule(reason=st.sampled_from(["", "consumer deleted", "no responders"]))
+    def trouble(self, reason: str) -> None:
+        self.perform(trouble(self.flow, reason, self.flow.serial, self.now))
 
     @rule()
     def disconnect(self) -> None:

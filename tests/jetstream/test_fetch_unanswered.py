@@ -39,9 +39,9 @@ async def iterate(consumer: Consumer) -> Any:
     return [message async for message in consumer.fetch(3, expires=0.3)]
 
 
-def subscribed(*, batch: int, two_step: bool) -> Callable[[Consumer], Awaitable[Any]]:
+def subscribed(*, batch: int) -> Callable[[Consumer], Awaitable[Any]]:
     async def fetch(consumer: Consumer) -> Any:
-        sub = PullSubscription(consumer, "", owned=False, two_step=two_step)
+        sub = PullSubscription(consumer, "", owned=False)
         return await sub.fetch(batch, timeout=0.3)
 
     return fetch
@@ -54,9 +54,8 @@ FACES: dict[str, Callable[[Consumer], Awaitable[Any]]] = {
     "fetch_no_wait": lambda consumer: consumer.fetch_no_wait(3)._collect(),
     "no_wait with expires": lambda consumer: consumer.fetch(3, no_wait=True, expires=0.3)._collect(),
     "next": lambda consumer: consumer.next(expires=0.3),
-    "pull_subscribe of one": subscribed(batch=1, two_step=False),
-    "pull_subscribe of several": subscribed(batch=3, two_step=False),
-    "pull_subscribe in two steps": subscribed(batch=3, two_step=True),
+    "pull_subscribe of one": subscribed(batch=1),
+    "pull_subscribe of several": subscribed(batch=3),
 }
 faces = pytest.mark.parametrize("face", FACES.values(), ids=FACES)
 

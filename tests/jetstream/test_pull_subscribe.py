@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from jetspark import Consumer, Stream
     from jetspark.server import Server
 
-BOTH_WAYS = pytest.mark.parametrize("two_step", [None, True], ids=["one request", "two steps"])
-
 
 async def ack_floor(consumer: Consumer) -> int:
     return (await consumer.info()).ack_floor.stream_seq
@@ -139,10 +137,10 @@ async def test_an_existing_durable_must_agree(js: jetspark.JetStream) -> None:
 # --- fetch ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[None, True], ids=["one request", "two steps"])
-async def sub(js: jetspark.JetStream, request: pytest.FixtureRequest) -> AsyncIterator[PullSubscription]:
+@pytest.fixture
+async def sub(js: jetspark.JetStream) -> AsyncIterator[PullSubscription]:
     stream = await make(js)
-    async with await js.pull_subscribe(f"{stream.name}.a", "dur", two_step=request.param) as subscription:
+    async with await js.pull_subscribe(f"{stream.name}.a", "dur") as subscription:
         yield subscription
 
 
@@ -258,7 +256,7 @@ async def test_bad_arguments(sub: PullSubscription) -> None:
 # --- requests on the wire -------------------------------------------------------------------------------
 
 
-async def test_one_request_says_both_on_modern_servers(server: Server, js: jetspark.JetStream) -> None:
+async def test_one_request_takes_what_is_there_or_waits(server: Server, js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 0)
     sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name)
     async with await PullSpy.on(server.url, consumer) as spy:
@@ -271,42 +269,9 @@ async def test_one_request_says_both_on_modern_servers(server: Server, js: jetsp
         assert spy.waiting == 0
 
 
-async def test_two_steps_on_one_inbox(server: Server, js: jetspark.JetStream) -> None:
+async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 0)
-    sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name, two_step=True)
-    async with await PullSpy.on(server.url, consumer) as spy:
-        await sub.fetch(5, timeout=2)
-        first, second = await spy.next(), await spy.next()
-        assert first["no_wait"] is True
-        assert "expires" not in first
-        assert "no_wait" not in second
-        assert 0 < second["expires"] <= 1_990_000_000
-        assert first["reply"] == second["reply"]
-        # A single message needs no second step: it is there or it is waited for.
-        await sub.fetch(1, timeout=0.2)
-        third = await spy.next()
-        assert (third["batch"], "no_wait" in third) == (1, False)
-        assert spy.waiting == 0
-
-
-async def test_the_limit_of_the_inbox_counts_the_404(server: Server, js: jetspark.JetStream) -> None:
-    """UNSUB with batch alone would cut the last message off."""
-    stream, consumer = await make_filled(js, 0)
-    sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name, two_step=True)
-    async with await PullSpy.on(server.url, consumer) as spy:
-        waiting = asyncio.create_task(sub.fetch(3, timeout=FOREVER))
-        await spy.next()
-        await spy.next()
-        await fill(js, stream, 3)
-        begin = time.monotonic()
-        assert numbers(await waiting) == [0, 1, 2]
-        assert time.monotonic() - begin < PROMPT
-
-
-@BOTH_WAYS
-async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream, two_step: bool | None) -> None:
-    stream, consumer = await make_filled(js, 0)
-    sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name, two_step=two_step)
+    sub = await js.pull_subscribe(stream=stream.name, consumer=consumer.name)
     waiting = asyncio.create_task(sub.fetch(2, timeout=20))
 
     async def asked() -> bool:
@@ -316,15 +281,7 @@ async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream, two_step: bo
     await js._client.force_reconnect()
     await eventually(lambda: js._client.is_connected)
     await fill(js, stream, 1)
-    got = numbers(
-        await waiting if two_step is None else await asyncio.wait_for(_more(js, stream, waiting), 20)
-    )
-    assert got == ([0] if two_step is None else [0, 1])
-
-
-async def _more(js: jetspark.JetStream, stream: Stream, waiting: asyncio.Task[Any]) -> Any:
-    await fill(js, stream, 1, start=1)
-    return await waiting
+    assert numbers(await waiting) == [0]
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------

@@ -263,7 +263,6 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "stream": "stream",
         "consumer": "consumer",
         "config": "optional consumer config",
-        "two_step": "local",
     },
     "JetStream.resume_consumer": {"stream": "stream", "consumer": "consumer"},
     "JetStream.stream_name_by_subject": {"subject": "filter"},

@@ -27,9 +27,7 @@ from jetspark.connection.auth import (
     build_authenticator,
     expiry_note,
     jwt_expiry,
-    url_authenticator,
 )
-from jetspark.connection.urls import parse_server_url
 from jetspark.errors import AuthorizationError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -167,12 +165,6 @@ def test_rotated_secrets_are_used_at_the_next_connect(tmp_path: Path) -> None:
     assert [sent[0]["jwt"] for sent in seen] == [USER.jwt, OTHER.jwt]
     assert [sent[1]["nkey"] for sent in seen] == [USER.public, OTHER.public]
     assert [sent[2]["auth_token"] for sent in seen] == ["one", "two"]
-
-
-def test_url_credentials() -> None:
-    assert fields(url_authenticator(parse_server_url("nats://u:p@h"))) == {"user": "u", "pass": "p"}
-    assert fields(url_authenticator(parse_server_url("nats://t@h"))) == {"auth_token": "t"}
-    assert url_authenticator(parse_server_url("nats://h")) is None
 
 
 # --- what is refused ---

@@ -1,4 +1,4 @@
-"""Messages of equal shape are cut many at a time, or compared with the one before: never to another outcome.
+"""Messages of equal shape are compared with the one before: never to another outcome.
 
 A stream of them changes its shape once, at every place; both columnar loops must notice, wherever the bytes
 are cut. The object path of the Python parser says what is right.
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from wire_cases import Got, new_parser, run
 
 from jetspark.wire import Messages, Parser, backend
-from jetspark.wire.columns import _STREAK, COLUMNAR, Columns, PackedColumns, _read_alike
+from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns
 from jetspark.wire.parser import MAX_LINE
 
+STREAK = 16
 CORES = (False, True) if backend == "c" else (False,)
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
 STATUS = b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"
@@ -168,7 +169,7 @@ CHANGES = {
 assert len(CHANGES["two messages that fit"]) == len(ONE)
 assert len(CHANGES["two messages that fit, the first without reply"]) == len(ONE)
 
-PLACES = [0, 1, 2, _STREAK - 1, _STREAK, _STREAK + 1, 2 * _STREAK, 2 * _STREAK + 1, 3 * _STREAK, 69, 70]
+PLACES = [0, 1, 2, STREAK - 1, STREAK, STREAK + 1, 2 * STREAK, 2 * STREAK + 1, 3 * STREAK, 69, 70]
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -183,12 +184,12 @@ def test_a_change_of_shape_at_every_place(change: bytes) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_cut_at_every_byte_around_a_change(change: bytes) -> None:
-    before, after = b"".join(alike(_STREAK + 3)), b"".join(alike(_STREAK + 3))
+    before, after = b"".join(alike(STREAK + 3)), b"".join(alike(STREAK + 3))
     wire = before + change + after
     # Long changes are long because of one word.
     middle = range(len(before) - len(ONE), len(before) + min(len(change), 150) + len(ONE))
     expected = flat([wire], new_parser(compiled=False))
-    assert len(expected[0]) >= _STREAK + 3
+    assert len(expected[0]) >= STREAK + 3
     for cut in middle:
         for compiled in CORES:
             assert flat([wire[:cut], wire[cut:]], columnar(compiled=compiled)) == expected
@@ -216,7 +217,7 @@ def test_payloads_of_every_size(size: int) -> None:
     assert (len(entries), nbytes) == (count, len(wire))
 
 
-@pytest.mark.parametrize("place", [0, 1, 5, _STREAK, 40])
+@pytest.mark.parametrize("place", [0, 1, 5, STREAK, 40])
 def test_a_size_above_the_limit_among_equals(place: int) -> None:
     rows = alike(40)
     rows.insert(place, msg(b"orders.eu", REPLY, b"x" * 51))
@@ -225,17 +226,6 @@ def test_a_size_above_the_limit_among_equals(place: int) -> None:
     assert error is not None
     assert "51" in error
     assert len(same(b"".join(rows), max_message=51)[0]) == 41
-
-
-def test_blocks_end_in_the_middle_of_a_stream() -> None:
-    # More than is cut at once, and the change right before, at and behind the end of a block.
-    rows = alike(3000)
-    per_block = 65_536 // len(ONE)
-    for place in (per_block - 1, per_block, per_block + 1, 2 * per_block, _STREAK - 1 + per_block):
-        for name in ("subject of the same length", "blank in the reply", "reply longer by a digit"):
-            wire = b"".join(rows[:place]) + CHANGES[name] + b"".join(rows[place:])
-            entries, *_ = same(wire)
-            assert len(entries) >= place
 
 
 def test_size_is_kept_by_everything_that_changes_columns() -> None:
@@ -250,21 +240,6 @@ def test_size_is_kept_by_everything_that_changes_columns() -> None:
         columns.truncate(count)
         assert columns.size == columns.measure()
         assert len(columns) == count
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 50])
-def test_alike_by_itself(count: int) -> None:
-    rows = alike(count)
-    wire = b"".join(rows) + b"PING\r\n"
-    columns = Columns("1", [], [], [], {})
-    head = len(b"MSG orders.eu 1 ")
-    after = _read_alike(wire, 0, columns, (head, len(REPLY), len(b" 11\r\n"), 11))
-    # One alone is left to the loop.
-    taken = count if count > 1 else 0
-    assert after == taken * len(ONE)
-    assert columns.subjects == [b"orders.eu"] * taken
-    assert columns.payloads == [b"x" * 11] * taken
-    assert columns.replies == [row.split(b" ")[3] for row in rows[:taken]]
 
 
 # Any stream of few shapes

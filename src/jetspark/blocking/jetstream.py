@@ -164,7 +164,6 @@ class JetStream(Facade[AsyncJetStream]):
         stream: str | None = None,
         consumer: str | None = None,
         config: ConsumerConfig | None = None,
-        two_step: bool | None = None,
     ) -> PullSubscription:
         target = self._run(
             self._target.pull_subscribe,
@@ -173,7 +172,6 @@ class JetStream(Facade[AsyncJetStream]):
             stream=stream,
             consumer=consumer,
             config=config,
-            two_step=two_step,
         )
         return PullSubscription(self._engine, target)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
-from jetspark.blocking._acks import AckDesk, AckFuture
+from jetspark.blocking._acks import AckFuture
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
@@ -46,11 +46,10 @@ class ThreadPublisher(AsyncPublisher):
 
     def __init__(self, client: EngineConnection, *, window: int, ack_timeout: float, retry: bool) -> None:
         super().__init__(client, window=window, ack_timeout=ack_timeout, retry=retry)
-        self.desk = AckDesk(client)
         self.blocked = ThreadWaiters()
         # Reentrant, because a collected object's finalizer may publish in the thread that holds it.
         self._guard = threading.RLock()
-        self._new_future = functools.partial(AckFuture, self.desk)
+        self._new_future = functools.partial(AckFuture, client)
 
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
@@ -70,8 +69,6 @@ class ThreadPublisher(AsyncPublisher):
 
     def _wake(self) -> None:
         super()._wake()
-        if self.desk.sleepers:
-            self.desk.sleepers.wake_all()
         if self.blocked and self.has_room():
             self.blocked.wake_all()
 

@@ -26,13 +26,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jetspark._secret import Secret, hides_locals
 from jetspark.errors import AuthorizationError, InvalidArgument
-
-if TYPE_CHECKING:
-    from jetspark.connection.urls import ServerURL
 
 SecretText: TypeAlias = "str | Secret"
 SecretSource: TypeAlias = "str | Secret | Callable[[], str | Secret]"
@@ -298,13 +295,6 @@ def build_authenticator(
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else Combined(*parts)
-
-
-def url_authenticator(url: ServerURL) -> Authenticator | None:
-    """The authenticator for credentials written into a server url, ``None`` when it has none."""
-    if url.user is not None:
-        return UserPassword(url.user, url.password)
-    return None if url.token is None else Token(url.token)
 
 
 @hides_locals

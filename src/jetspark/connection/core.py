@@ -92,10 +92,6 @@ class _Control(bytes):
     """A command that must not survive its link."""
 
 
-class _More(_Control):
-    """One that asks for more of what is coming already: nobody waits for an answer to it."""
-
-
 def volatile(commands: bytes) -> bytes:
     """Mark commands that must not survive their link."""
     return _Control(commands)
@@ -115,6 +111,7 @@ class ConnectionCore:
         )
         self._pool.seed(options.servers, randomize=options.randomize)
         self._link: Link | None = None
+        self._bulk_readers = 0
         self._server: PooledServer | None = None
         self._info = ServerInfo()
         self._loop = asyncio.get_running_loop()
@@ -189,7 +186,7 @@ class ConnectionCore:
             if size > self._max_payload:
                 raise MaxPayloadExceeded(size, self._max_payload)
             line = SIZE_LINES.get(size) or size_line(size)
-            self._send((prefix, line, payload, _CRLF), len(prefix) + size + 12)
+            self._send((prefix, line, payload, _CRLF), len(prefix) + len(line) + size + 2)
         else:
             block = headers if type(headers) is HeaderBlock else encode_headers(headers)  # type: ignore[arg-type]
             if not self._info.headers and self._link is not None:
@@ -198,24 +195,17 @@ class ConnectionCore:
             if size > self._max_payload:
                 raise MaxPayloadExceeded(size, self._max_payload)
             line = b"%d %d\r\n" % (len(block), size)
-            self._send((b"H", prefix, line, block, payload, _CRLF), len(prefix) + size + 24)
+            self._send((b"H", prefix, line, block, payload, _CRLF), len(prefix) + len(line) + size + 3)
 
-    def _pub_volatile(self, subject: str, payload: bytes, reply: str, *, more: bool = False) -> None:
+    def _pub_volatile(self, subject: str, payload: bytes, reply: str) -> None:
         """A publish that must not outlive its link, such as a pull request: the next link gets its own.
 
-        Dropped while there is no link, and when the link breaks before it is written. ``more``: what it asks
-        for comes behind what was asked for before, so it does not end a flood.
+        Dropped while there is no link, and when the link breaks before it is written.
         """
         prefix = self._prefixes.get(subject)
         if prefix is None:
             prefix = self._remember_prefix(subject, literal=False)
-        command = b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload)
-        self._command(_More(command) if more else _Control(command))
-
-    def _flood_ends(self) -> None:
-        """Whoever sends says that little is left of it."""
-        if self._link is not None:
-            self._link.flood_ends()
+        self._command(b"%b%b %d\r\n%b\r\n" % (prefix, reply.encode(), len(payload), payload))
 
     def _trust_subject(self, subject: str) -> None:
         """Let the next publish to this subject pass with wildcard tokens in it.
@@ -264,7 +254,7 @@ class ConnectionCore:
         """Buffer a command that renewing a link makes obsolete; dropped while there is no link."""
         if self._link is None:
             return
-        self._out.append(command if isinstance(command, _Control) else _Control(command))
+        self._out.append(_Control(command))
         self._out_size += len(command)
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -276,13 +266,12 @@ class ConnectionCore:
         if self._out and self._link is not None and (self._link.writable or even_if_behind):
             out = self._out
             data = b"".join(out)
-            asks = any(type(piece) is not _More for piece in out)
             out.clear()
             self._out_size = 0
             self._pong_waits = False
             self._writes += 1
             self._stats.out_bytes += len(data)
-            self._link.write(data, asks=asks)
+            self._link.write(data)
 
     async def _give_way(self) -> None:
         """Write what is buffered, let the loop read, and wait while the server is behind."""
@@ -317,6 +306,12 @@ class ConnectionCore:
             )
 
     # Sinks
+
+    def _bulk_reads(self, on: bool) -> None:
+        """A reader in bulk begins or ends; they are counted (see :mod:`jetspark.connection.bulk_reads`)."""
+        self._bulk_readers += 1 if on else -1
+        if self._link is not None:
+            self._link.bulk_reads(self._bulk_readers > 0)
 
     def _add_sink(self, sink: Sink) -> None:
         self._next_sid += 1
@@ -392,6 +387,7 @@ class ConnectionCore:
         link.on_lost = self._on_lost
         link.on_writable = self._on_writable
         self._link = link
+        link.bulk_reads(self._bulk_readers > 0)
         self._lost_at = None
         self._ping_timer = self._loop.call_later(self.options.ping_interval, self._on_ping_timer)
         self._info = link.info

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark._secret import hides_locals
 from jetspark.connection.auth import expiry_note
-from jetspark.connection.flood import Flood
+from jetspark.connection.bulk_reads import BulkReads
 from jetspark.connection.tls import translate_ssl_error
 from jetspark.connection.websocket import WebSocketCodec
 from jetspark.errors import (
@@ -77,7 +77,7 @@ class Link(asyncio.Protocol):
         self._codec: WebSocketCodec | None = None
         self._error: JetsparkError | None = None
         self._lost = False
-        self._flood: Flood | None = None
+        self._bulk: BulkReads | None = None
         # TLS is up, but the server has not said a word over it yet.
         self._tls_unproven = False
         self._expiry_note = ""
@@ -88,19 +88,18 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # By contract, not by class: uvloop's transports do not derive from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        self._flood = Flood(transport)
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
         self.bytes_in += size
         self._tls_unproven = False
+        if self._bulk is not None:
+            self._bulk.on_read(size)
         try:
             if self._codec is not None:
                 data = self._codec.receive(data)
                 self._raw_write(self._codec.outgoing())
             events = self.parser.feed(data)
-            if self._flood is not None:
-                self._flood.on_read(size, self.parser.held, events)
             if events:
                 self.on_events(events)
         except JetsparkError as error:
@@ -139,18 +138,21 @@ class Link(asyncio.Protocol):
 
     # Everything else
 
-    def write(self, data: bytes, *, asks: bool = True) -> None:
-        """Hand bytes to the transport; a link that is gone swallows them. ``asks``: an answer may come."""
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport; a link that is gone swallows them."""
         if self._codec is not None:
             if self._codec.closed:
                 return
             data = self._codec.send(data)
-        self._raw_write(data, asks=asks)
+        self._raw_write(data)
 
-    def flood_ends(self) -> None:
-        """What is to come is less than we would sleep for."""
-        if self._flood is not None:
-            self._flood.on_end()
+    def bulk_reads(self, on: bool) -> None:
+        """Read fewer, larger pieces, or as usual again; where the transport can't, nothing changes."""
+        if on and self._bulk is None and not self._lost and BulkReads.possible(self._transport):
+            self._bulk = BulkReads(self._transport)
+        elif not on and self._bulk is not None:
+            self._bulk.end()
+            self._bulk = None
 
     def limit_write_buffer(self, high: int) -> None:
         """From how many unsent bytes on publishers have to wait."""
@@ -210,19 +212,19 @@ class Link(asyncio.Protocol):
             async with asyncio.timeout(grace):
                 await done
 
-    def _raw_write(self, data: bytes, *, asks: bool = True) -> None:
+    def _raw_write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-            if asks and self._flood is not None:
-                self._flood.on_write()
+            if self._bulk is not None:
+                self._bulk.on_write()
 
     def _report_lost(self) -> None:
         if self._lost:
             return
         self._lost = True
-        if self._flood is not None:
-            self._flood.close()
-            self._flood = None
+        if self._bulk is not None:
+            self._bulk.close()
+            self._bulk = None
         self.on_lost(self._error or ConnectionLost(f"{self.url.hostport} closed the connection"))
 
     # Handshake
@@ -281,7 +283,6 @@ class Link(asyncio.Protocol):
         if transport is None:
             raise ConnectionLost(f"{self.url.hostport} closed the connection during the TLS handshake")
         self._transport = transport
-        self._flood = Flood(transport)
         self._tls_unproven = True
 
     async def handshake(self, options: ConnectOptions, attempt: Attempt) -> deque[Event]:

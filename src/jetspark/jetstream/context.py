@@ -242,21 +242,17 @@ class JetStream:
         stream: str | None = None,
         consumer: str | None = None,
         config: ConsumerConfig | None = None,
-        two_step: bool | None = None,
     ) -> PullSubscription:
         """Subscribe to a subject of a stream and fetch messages from it (ADR-13).
 
         The stream is the one that captures ``subject``, or name it with ``stream``. ``durable``: find the
         consumer of that name or make it; without it an ephemeral one is made. ``consumer``: bind to an
         existing one as it is. ``config``: further settings of a new consumer; an existing one must agree with
-        them. Acks are explicit. ``two_step``: ask for what is there and only then wait, in two requests
-        instead of one (default: on servers before 2.7.1).
+        them. Acks are explicit.
 
         Raises :class:`StreamNotFound`, and :class:`ConsumerNotFound` with ``consumer``.
         """
-        return await pull_subscribe(
-            self, subject, durable, stream=stream, consumer=consumer, config=config, two_step=two_step
-        )
+        return await pull_subscribe(self, subject, durable, stream=stream, consumer=consumer, config=config)
 
     async def subscribe(
         self,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jetspark.connection.flood import MORE_WAIT
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled
@@ -72,11 +71,10 @@ class _Answers(Subscription):
 
     client: Connection
 
-    def __init__(self, client: Connection, subject: str, batch: int) -> None:
+    def __init__(self, client: Connection, subject: str) -> None:
         super().__init__(client, client.new_inbox(), "", None, 0, 0, 0)
         # A lost link or a missing permission ends it with that name instead of a time-out.
         self.asked = subject
-        self._batch = batch
         if speed is not None:
             self.factory, self.owner = ANSWERS, (self.factory, self.owner)
 
@@ -84,10 +82,6 @@ class _Answers(Subscription):
         self.received += len(columns)
         self._pending.append(columns)  # type: ignore[arg-type]
         self._accepted += 1
-        left = self._batch - self.received
-        if left * columns.nbytes < 2 * MORE_WAIT * len(columns):
-            # The end of the page is near: have the connection read it as soon as it comes.
-            self.client._flood_ends()
         self._wake()
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
@@ -122,7 +116,7 @@ async def read_pages(
     def request(seq: int) -> _Answers:
         size = batch if end is None else min(batch, max(1, end - seq))
         api.client._check_open()
-        answers = _Answers(api.client, api.subject(f"DIRECT.GET.{stream}"), size)
+        answers = _Answers(api.client, api.subject(f"DIRECT.GET.{stream}"))
         api.client._add_sink(answers)
         encoded = msgspec.json.encode({**body, "seq": seq, "batch": size})
         api.client._pub(answers.asked, encoded, answers.subject, own_reply=True)

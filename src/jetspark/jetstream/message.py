@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.message import MsgBase
@@ -14,20 +14,11 @@ from jetspark.jetstream.models.values import to_nanoseconds
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from jetspark.connection.client import Connection
     from jetspark.jetstream.consume.fetch import Fetch
 
 ACK = b"+ACK"
 PROGRESS = b"+WPI"
 _ACK_LINE = b" 4\r\n+ACK\r\n"
-
-
-class AckOwner(Protocol):
-    """What a message needs of its consumer: the connection, and whether acks mean anything."""
-
-    client: Connection
-    acks: bool
-    api_timeout: float
 
 
 class MessageBase(MsgBase, eq=False, gc=False):

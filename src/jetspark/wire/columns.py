@@ -12,9 +12,6 @@ buffers of Arrow arrays. Both can be read in the same way.
 
 from __future__ import annotations
 
-import functools
-import re
-import struct
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -168,67 +165,6 @@ def ANSWERS(subject: str, reply: str, data: bytes, header: bytes | None, owner: 
 # Sizes remembered for the inner loop; distinct ones are few.
 MAX_SIZES = 8192
 
-# Messages of one size often follow each other. Mostly their lines are of one length too: then they lie at
-# equal distances, and a struct cuts many at once, at a fifth of the loop's price. Otherwise a regular
-# expression does, at half of it. Both are tried after some of a size: compiling costs a thousand rows.
-_STREAK = 16
-_AT_ONCE = 16
-_BLOCK = 65_536
-# Larger ones are not worth it, and longer words are left to the loop, which knows the limit of a line.
-_MAX_SIZE = 16_384
-_WORD = rb"([^ \r\n]{1,32000}+)"
-
-
-@functools.lru_cache(maxsize=64)
-def _many(sid: bytes, digits: bytes, size: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches ``_AT_ONCE`` messages of one subscription and size: subject, reply and payload of each."""
-    one = b"MSG %b %b %b %b\r\n(.{%d})\r\n" % (_WORD, re.escape(sid), _WORD, re.escape(digits), size)
-    return re.compile(one * _AT_ONCE, re.DOTALL).match
-
-
-@functools.lru_cache(maxsize=64)
-def _cutter(before_reply: int, reply: int, before_data: int, data: int) -> struct.Struct:
-    return struct.Struct(f"{before_reply}x{reply}s{before_data}x{data}s2x")
-
-
-def _read_alike(buf: bytes, pos: int, columns: Columns, shape: tuple[int, int, int, int]) -> int:
-    """Append the messages from ``pos`` on that have the shape of the first one, which is known to be sound:
-    the bytes before its reply, of its reply, from there to its payload, and of that. Where they end.
-    """
-    before_reply, reply, before_data, data = shape
-    stride = before_reply + reply + before_data + data + 2
-    cut = _cutter(*shape)
-    first = buf[pos : pos + stride]
-    subject = first[4:].split(b" ", 1)[0]
-    # All bytes but those of reply and payload must be those of the first.
-    fixed = [
-        *range(before_reply),
-        *range(before_reply + reply, stride - data - 2),
-        stride - 2,
-        stride - 1,
-    ]
-    while True:
-        count = wanted = min((len(buf) - pos) // stride, max(1, _BLOCK // stride))
-        block = buf[pos : pos + count * stride]
-        for place in fixed:
-            same = first[place : place + 1]
-            line = block[place : count * stride : stride]
-            if line != same * count:
-                count -= len(line.lstrip(same))
-        if count < 2:
-            return pos
-        found = zip(*cut.iter_unpack(block[: count * stride]), strict=True)
-        replies: tuple[bytes, ...] = next(found)
-        text = b"".join(replies)
-        if b" " in text or b"\n" in text:
-            return pos  # words of another length that happen to fit
-        columns.subjects += [subject] * count
-        columns.replies += replies
-        columns.payloads += next(found)
-        pos += count * stride
-        if count < wanted or len(buf) - pos < stride:
-            return pos
-
 
 def read_columns(
     buf: bytes,
@@ -251,7 +187,6 @@ def read_columns(
     )
     find, total, begin = buf.find, len(buf), pos
     get_size = sizes.get
-    last, streak = b"", 0
     # Of a message, what the server does not count: the word MSG, sid, size, blanks and line ends.
     framing, uncounted = len(sid) + 10, 0
     while pos < total:
@@ -276,31 +211,6 @@ def read_columns(
             pos_after = end + 2
             if pos_after > total or buf[end:pos_after] != b"\r\n":
                 break
-            if digits != last:
-                last, streak = digits, 0
-            streak += 1
-            if streak == _STREAK and size <= _MAX_SIZE:
-                streak = 0
-                head = 6 + len(subject) + len(sid)
-                shape = (head, len(reply), start - pos - head - len(reply), size)
-                after = _read_alike(buf, pos, columns, shape)
-                uncounted += (after - pos) // (pos_after - pos) * (framing + len(digits))
-                if after > pos + _STREAK * (pos_after - pos):
-                    pos = after
-                    continue
-                if after > pos:
-                    pos, streak = after, -1
-                match = _many(sid, digits[:-1], size)
-                while found := match(buf, pos):
-                    words = found.groups()
-                    columns.subjects += words[0::3]
-                    columns.replies += words[1::3]
-                    columns.payloads += words[2::3]
-                    pos = found.end()
-                    uncounted += _AT_ONCE * (framing + len(digits))
-                    streak = -_STREAK  # what comes now is a rest, or something else
-                if streak:
-                    continue
             uncounted += framing + len(digits)
         elif len(args) == 6:
             op, subject, to, reply, header_digits, digits = args

@@ -28,8 +28,8 @@ def encode_connect(options: dict[str, Any]) -> bytes:
     return b"CONNECT " + _encode_json(options) + b"\r\n"
 
 
-def pub_prefix(subject: str, reply: str = "", *, literal: bool = True) -> bytes:
-    """``PUB <subject> [reply] `` without the size: checked once, then reused for each message.
+def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
+    """``PUB <subject> `` without reply and size: checked once, then reused for each message.
 
     With an ``H`` in front it is the start of HPUB. ``literal=False`` lets wildcard tokens pass.
     """
@@ -39,12 +39,9 @@ def pub_prefix(subject: str, reply: str = "", *, literal: bool = True) -> bytes:
         validate_filter(subject)
     # encode, not an f-string: the latter writes a member of an enum of strings as its name.
     prefix = b"PUB %b " % subject.encode()
-    if reply:
-        validate_subject(reply, field="reply")
-        prefix += b"%b " % reply.encode()
     if len(prefix) > MAX_TARGET:
         raise InvalidArgument(
-            "subject", subject, f"with reply makes a line longer than {MAX_CONTROL_LINE} bytes; shorten it"
+            "subject", subject, f"makes a line longer than {MAX_CONTROL_LINE} bytes; shorten it"
         )
     return prefix
 

@@ -24,10 +24,10 @@ class AckNextSink(PullSink):
         self.asked = message.reply
         self._message: MessageBase | None = message
 
-    def _send_pull(self, pull: SendPull, ahead: int) -> None:
+    def _send_pull(self, pull: SendPull) -> None:
         message, self._message = self._message, None
         if message is None:
-            super()._send_pull(pull, ahead)
+            super()._send_pull(pull)
             return
         body = b"+NXT " + pull.to_json()
         head = b"PUB %b %b %d\r\n" % (

@@ -4,11 +4,10 @@ What the parser cut out of the received chunks is handed on as it is (``jetspark
 ``jetspark.arrow`` makes record batches of it. Acks need objects, so this is for consumers with ack policy
 none, and for reading without acknowledging.
 
-ADR-37 has ``consume`` ask for heartbeats with each request, and there it does. Columns are our own: they ask
-when a request may have to wait. While the consumer's info, then the last row of each run say that it has
-plenty left, requests are silent (``flow.pull``, "Silent requests").
+Requests, refills and heartbeats are those of ``consume``. Whoever has a large buffer reads in bulk: its
+connection is read in larger pieces (:mod:`jetspark.connection.bulk_reads`).
 
-ADR-37 also has ``consume`` wait for ever for a consumer that nobody answers for. Without acks there is
+ADR-37 has ``consume`` wait for ever for a consumer that nobody answers for. Without acks there is
 nothing to wait for: a consumer that is gone takes its place in the stream with it, and one made again under
 its name would begin elsewhere. So columns ask whether it exists, and end with :class:`ConsumerLost` when it
 does not.
@@ -21,7 +20,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark._log import get_logger
-from jetspark.connection.flood import MORE_WAIT
+from jetspark.connection.bulk_reads import WAIT_FOR
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.consume.consume import ConsumeBase, ErrorListener
 from jetspark.jetstream.consume.errors import ConsumerLost, MissedHeartbeat, NoConsumerResponders
@@ -56,14 +55,13 @@ GATHER_ROWS = 6_000
 GATHER_BYTES = 1_048_576
 
 
-# Bytes that are not worth sleeping on; what the loop sleeps for in a flood, and a large message.
-_LITTLE = 2 * MORE_WAIT
+#: Bytes of a buffer that is worth reading in bulk. It is refilled when half is left: with a smaller one the
+#: loop would wait for messages that the server sends only after the next request.
+BULK_BUFFER = 4 * WAIT_FOR
 
 
 class ColumnarSink(PullSink):
     """A pull inbox whose messages are columns. Its ``buffer`` stays empty; ``chunks`` has them."""
-
-    trust_backlog = True
 
     def __init__(
         self,
@@ -76,6 +74,8 @@ class ColumnarSink(PullSink):
         self.owner = (self.factory, self.owner)
         self.factory = COLUMNAR
         self.chunks: list[AnyColumns] = []
+        self._options = options
+        self._in_bulk = False
         #: Asks the server for the consumer. None: somebody else cares for it (ordered consumers).
         self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -94,16 +94,22 @@ class ColumnarSink(PullSink):
         self.chunks.append(columns)
         if self._waiters:
             self._wake()
-        flow = self.flow
         self._newest = columns.reply(-1)
-        flow.on_backlog(self._newest)
-        left = flow.last_left
-        if left is not None and left * columns.nbytes < _LITTLE * count:
-            self.client._flood_ends()
-        actions = flow.on_messages(count, columns.size if self._exact else 0, self._now())
+        # Not before it has begun: what never began does not end.
+        if not self._in_bulk and self.sid and self._buffer_of(columns) >= BULK_BUFFER:
+            self._in_bulk = True
+            self.client._bulk_reads(True)
+        actions = self.flow.on_messages(count, columns.size if self._exact else 0, self._now())
         if actions:
             self._perform(actions)
             self._arm()
+
+    def _buffer_of(self, columns: AnyColumns) -> float:
+        """Bytes that the buffer holds, of messages like these."""
+        options = self._options
+        if options.max_bytes is not None:
+            return options.max_bytes
+        return (options.buffer_messages or 0) * columns.nbytes / len(columns)
 
     def take(self) -> AnyColumns | None:
         """What has arrived as one set of columns, ``MAX_TAKE`` at most; None when nothing has."""
@@ -176,6 +182,9 @@ class ColumnarSink(PullSink):
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if discard and not self.done:
             self.chunks = []
+        if self._in_bulk:
+            self._in_bulk = False
+            self.client._bulk_reads(False)
         super()._finish(error, discard=discard)
 
     def _note_pin_of(self, columns: AnyColumns) -> None:
@@ -224,8 +233,6 @@ class ConsumeColumns(ConsumeBase):
             sink = consumer._new_columnar_sink(options, tell)
             # A cancelled fetch of this handle may have left messages; without acks they never come again.
             sink.preload(consumer._stash.take(options.stop_after))
-            # It may have changed since; a request that waits for that is no harm.
-            sink.flow.on_backlog(consumer.cached_info.num_pending)
             return sink
 
         super().__init__(make_sink, on_error)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from jetspark._log import fields, get_logger
 from jetspark.errors import JetsparkError, NotConnected, RequestTimeout
@@ -45,8 +45,6 @@ logger = get_logger("jetstream")
 # Go's default, and the server's, for consumers that leave ack_wait out.
 _DEFAULT_ACK_WAIT = 30.0
 
-#: Bytes; many times what the loop sleeps for in a flood.
-AMPLE = 4 * 1_048_576
 #: What the server gives a consumer that names none.
 DEFAULT_MAX_WAITING = 512
 _STRIDES = 16
@@ -103,8 +101,6 @@ class PullSink(FlowSink):
     """One inbox with its machine and its buffer."""
 
     flow: PullFlow
-    #: Whether the driver reports what the consumer has left; see "Silent requests" in ``flow.pull``.
-    trust_backlog: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -121,7 +117,6 @@ class PullSink(FlowSink):
             options,
             pin_id=target.pin_id,
             connected=client.is_connected,
-            trust_backlog=self.trust_backlog,
             narrow=target.narrow,
         )
         # The ack reply of the newest message: it tells how many are left.
@@ -247,12 +242,9 @@ class PullSink(FlowSink):
             self.flow.on_pin_id(pin)
 
     def _perform(self, actions: Iterable[Action]) -> None:
-        # The machine has booked all of them.
-        unsent = sum(action.max_bytes for action in actions if isinstance(action, SendPull))
         for action in actions:
             if isinstance(action, SendPull):
-                self._send_pull(action, self.flow.outstanding_bytes - unsent)
-                unsent -= action.max_bytes
+                self._send_pull(action)
             elif isinstance(action, Warn):
                 self._warn(action.warning)
             elif isinstance(action, Conclude):
@@ -317,11 +309,8 @@ class PullSink(FlowSink):
             break
         return self._still_changing
 
-    def _send_pull(self, pull: SendPull, ahead: int) -> None:
-        # What it brings comes behind a lot that was asked for before. With less of it the server would soon
-        # wait for this request, and we sleep on its answer.
-        more = ahead >= AMPLE
-        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject, more=more)
+    def _send_pull(self, pull: SendPull) -> None:
+        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject)
 
     async def _served(self, patience: float) -> None:
         """Wait until the server, which has the open requests, has sent what it has for them.

@@ -258,16 +258,8 @@ class OrderedFlow:
         """The pull machine raised its alarm."""
         return self._reset_if(serial, "missed heartbeats", now)
 
-    def on_consumer_deleted(self, serial: int, now: float) -> Actions:
-        """409 Consumer Deleted."""
-        return self._reset_if(serial, "consumer deleted", now)
-
-    def on_no_responders(self, serial: int, now: float) -> Actions:
-        """503: the consumer is gone, or its server."""
-        return self._reset_if(serial, "no responders", now)
-
     def on_lost(self, serial: int, reason: str, now: float) -> Actions:
-        """The server told that the consumer is gone in another way, such as a shutdown."""
+        """A status says that the consumer or its server is gone."""
         return self._reset_if(serial, reason, now)
 
     def on_disconnect(self, now: float) -> Actions:

@@ -46,22 +46,12 @@ no alarm. If the driver wakes the machine late (user code blocked the loop), the
 moment to read what lies in the socket. The alarm warns, writes off what is outstanding and pulls again; a
 fetch concludes with it.
 
-**Silent requests** ask for no heartbeats and expire after one: the time-out is the sign of life, at the
-moment the first heartbeat would have come, and gives back exactly what the request had left. Hence the alarm
-needs no other rule: the oldest request that the server has speaks within a heartbeat of being sent or
-served. There are two reasons for them.
-
-*The backlog* (``trust_backlog``, columns only). Heartbeats make the server read its clock for each message,
-and only a request that has to wait has a use for them. The newest message tells how many the consumer has
-left. A request that this covers, beside all that is outstanding, is silent (:mod:`pull_backlog`). Others may
-empty the consumer meanwhile (a purge, another client, a pause): then it expires. Most statuses, a lost link
-and the alarm drop the knowledge; the next request asks for heartbeats again.
-
-*A narrow consumer*: its ``max_waiting`` was lowered, so that requests are refused in everyday life. To a
-silent one the server says so. One that asks for heartbeats it drops without a word; until the alarm the
-ledger would hold a request that does not exist, and that may stand in the way of every further one. So all
-requests to a narrow consumer are silent. A refusal warns. Beside other requests it also limits how many are
-open at a time, to those that were taken, until the next link.
+**A narrow consumer** is one whose ``max_waiting`` was lowered, so that requests are refused in everyday
+life. One that asks for heartbeats the server drops without a word; until the alarm the ledger would hold a
+request that does not exist, and that may stand in the way of every further one. So requests to a narrow
+consumer ask for no heartbeats and expire after one: the time-out is the sign of life, at the moment the first
+heartbeat would have come, and gives back exactly what the request had left. A refusal warns. Beside other
+requests it also limits how many are open at a time, to those that were taken, until the next link.
 
 **Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
 to 5 s is written off, and with it all that are open. A fetch then concludes with an error: that there is
@@ -82,7 +72,6 @@ all events.
 from __future__ import annotations
 
 from enum import Enum, unique
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from jetspark.jetstream.consume.errors import MessageTooLarge, MissedHeartbeat, PullUnanswered, error_for
@@ -98,7 +87,6 @@ from jetspark.jetstream.flow.actions import (
     Warn,
 )
 from jetspark.jetstream.flow.options import BATCH_WITH_MAX_BYTES, FetchOptions, PullOptions
-from jetspark.jetstream.flow.pull_backlog import Backlog
 from jetspark.jetstream.flow.pull_backoff import Backoff
 from jetspark.jetstream.flow.pull_caps import LIMITS, UNLIMITED, RequestCaps
 from jetspark.jetstream.flow.pull_ledger import Ledger, Request
@@ -132,50 +120,13 @@ class State(Enum):
 class PullFlow:
     """See the module's theory of operation. All methods return the actions to perform, in order."""
 
-    __slots__ = (
-        "_backlog",
-        "_backoff",
-        "_buffered",
-        "_buffered_bytes",
-        "_caps",
-        "_changing",
-        "_connected",
-        "_due_at",
-        "_fetch",
-        "_grace",
-        "_late_until",
-        "_ledger",
-        "_limit",
-        "_limited",
-        "_max_requests",
-        "_most_requests",
-        "_must_exceed",
-        "_narrow",
-        "_no_wait",
-        "_options",
-        "_processed",
-        "_quiet_since",
-        "_received",
-        "_received_bytes",
-        "_started_at",
-        "_state",
-        "_stop_after",
-        "_threshold",
-        "_unpinned",
-        "_unsubscribed",
-        "_written_off",
-        "pin_id",
-    )
-
     def __init__(
         self,
         options: PullOptions | FetchOptions,
         *,
         pin_id: str = "",
         connected: bool = True,
-        trust_backlog: bool = False,
         narrow: bool = False,
-        grace: float | None = None,
     ) -> None:
         self._options = options
         self.pin_id = pin_id
@@ -213,16 +164,13 @@ class PullFlow:
         self._written_off = 0
         self._limited = False
         # Seconds from a request's expiry to our own deadline.
-        self._grace = grace or (min(max(1.0, caps.expires / 10), 5.0) if caps.expires else 5.0)
+        self._grace = min(max(1.0, caps.expires / 10), 5.0) if caps.expires else 5.0
         self._buffered = 0
         self._buffered_bytes = 0
         self._processed = 0
         self._received = 0
         self._received_bytes = 0
         self._backoff = Backoff()
-        # A member of a group may have to wait all the same.
-        alike = (by_bytes or not caps.size) and not options.group
-        self._backlog = Backlog(trust_backlog and alike and not self._fetch)
         self._must_exceed = 0
         self._quiet_since = 0.0
         self._late_until: float | None = None
@@ -261,11 +209,6 @@ class PullFlow:
         return bool(self._ledger.requests) or self._written_off > 0
 
     @property
-    def outstanding_bytes(self) -> int:
-        """Requested and not received; 0 when no request has a limit in bytes."""
-        return self._ledger.size
-
-    @property
     def buffered(self) -> int:
         """Received and not yet processed messages."""
         return self._buffered
@@ -281,11 +224,6 @@ class PullFlow:
     def lacking(self) -> int:
         """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
         return self._limit - self._received if self._fetch and not self._caps.size else 0
-
-    @property
-    def last_left(self) -> int | None:
-        """How many messages the consumer has left, once that is less than was asked for; else None."""
-        return self._backlog.left if self._backlog.short else None
 
     @property
     def heartbeat(self) -> float:
@@ -333,10 +271,6 @@ class PullFlow:
         self._due_at = now + self._caps.expires
         return self._pull(now)
 
-    def on_backlog(self, left: int | bytes) -> None:
-        """The consumer has so many left: its info says so, or this ack reply (before :meth:`on_messages`)."""
-        self._backlog.left = left
-
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:
         """A chunk of user messages was received: once for each chunk, before they are handed out."""
         if self._state is State.CONCLUDED:
@@ -346,7 +280,6 @@ class PullFlow:
         self._must_exceed = 0
         self._ledger.received(count, nbytes)
         self._written_off -= count
-        self._backlog.mean = nbytes / count
         self._buffered += count
         self._buffered_bytes += nbytes
         if self._fetch:
@@ -375,7 +308,6 @@ class PullFlow:
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
-        self._backlog.heard(status.kind)
         traits = status.traits
         if traits.ends is Ends.NOTHING:
             if status.kind is Kind.HEARTBEAT:
@@ -408,7 +340,6 @@ class PullFlow:
         self._connected = False
         self._changing = False
         self._written_off = 0
-        self._backlog.left = 0
         self._ledger.void()
         self._backoff.until = None
         self._late_until = None
@@ -422,7 +353,6 @@ class PullFlow:
         if self._state is State.CONCLUDED or self._connected:
             return NOTHING
         self._connected = True
-        self._backlog.left = 0
         self._ledger.void()
         self._backoff = Backoff()
         self._must_exceed = 0
@@ -504,7 +434,6 @@ class PullFlow:
     def _write_off(self, *, open_still: bool = False) -> Actions:
         """Give up what is outstanding, with its inbox; ``open_still``: the server has not said that it is
         void."""
-        self._backlog.left = 0
         self._must_exceed = 0
         if not self._ledger.requests or self._changing:
             return NOTHING
@@ -553,19 +482,19 @@ class PullFlow:
                 batch, size = min(room, caps.batch), caps.size
                 room -= batch
             wanted -= batch
-            silent = self._backlog.covers(ledger, batch, size)
-            actions.append(self._request(batch, size, caps.expires, now, silent or self._narrow))
+            actions.append(self._request(batch, size, caps.expires, now))
         self._limited = room > 0 and wanted > 0
         return tuple(actions)
 
-    def _request(self, batch: int, size: int, expires: float, now: float, silent: bool = False) -> SendPull:
+    def _request(self, batch: int, size: int, expires: float, now: float) -> SendPull:
         if not self._ledger.requests:
             # Only from here on the server owes a sign of life.
             self._quiet_since = now
         deadline = now + expires + self._grace
+        silent = self._narrow and not self._fetch
         if silent:
             expires = self._caps.heartbeat
-        self._ledger.add(Request(batch, size, expires, deadline, bool(self.pin_id), silent))
+        self._ledger.add(Request(batch, size, expires, deadline, bool(self.pin_id)))
         options = self._options
         expires_ns = round(expires * 1e9)
         return SendPull(
@@ -606,8 +535,6 @@ class PullFlow:
             ledger.ended(*left)
         else:
             fits: Callable[[Request], bool] | None = (lambda r: r.pinned) if pinned else None
-            if kind is Kind.MAX_WAITING:
-                fits = attrgetter("silent")  # to one that asks for heartbeats the server does not say it
             request = ledger.newest(fits)
             taken = len(ledger.requests) - 1
             if request is not None:

@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 class Request:
     """One pull request: what it asked for, and what of that is still open."""
 
-    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "silent", "size", "taken")
+    __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "size", "taken")
 
-    def __init__(
-        self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool, silent: bool = False
-    ) -> None:
+    def __init__(self, batch: int, max_bytes: int, expires: float, deadline: float, pinned: bool) -> None:
         self.batch = batch
         self.max_bytes = max_bytes
         self.expires = expires
         self.deadline = deadline
         self.pinned = pinned
-        self.silent = silent
         self.messages = batch
         self.size = max_bytes
         #: Messages came while it was the only one: it can't be refused any more.

@@ -1,9 +1,9 @@
 """Pull subscribe (ADR-13): a subject in, lists of messages out.
 
 The older way to consume, for code that thinks in subscriptions. ``fetch`` of one message is one request that
-waits. ``fetch`` of several takes what is there, and only when there is nothing waits for the first: on
-servers since 2.7.1 one request says both (``no_wait`` with ``expires``); on older ones, or with
-``two_step``, they are two, as ADR-13 describes, and the second waits for the whole batch.
+waits. ``fetch`` of several takes what is there, and only when there is nothing waits for the first. ADR-13
+describes two requests for that; servers since 2.7.1, and so all that we support, take both in one
+(``no_wait`` with ``expires``).
 
 Each fetch has an inbox of its own instead of the one for all that ADR-13 sketches for single messages:
 messages come under their own subject, so with a shared inbox a late answer can't be told from the right one.
@@ -15,14 +15,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 from jetspark._log import fields, get_logger
-from jetspark.errors import InvalidArgument, JetsparkError, PermissionViolationError, RequestTimeout
+from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.consume.errors import ConsumeError, PushConsumerError
 from jetspark.jetstream.consume.fetch import Fetch, MessageBatch
 from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
 from jetspark.jetstream.consumer import Consumer, ConsumerHome
 from jetspark.jetstream.errors import ConsumerExists, ConsumerNotFound, JetStreamNotEnabled
 from jetspark.jetstream.flow.options import FetchOptions
-from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig
 from jetspark.jetstream.models.consumer_info import ConsumerInfo
 from jetspark.jetstream.models.validation import check_name
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-#: Servers that take no_wait with expires for "what is there, else wait for the first".
-ONE_REQUEST = (2, 7, 1)
 # The request ends on the server a moment before ``timeout`` (ADR-13), so that the answer is here in time.
 _MARGIN = 0.01
 
@@ -49,61 +46,18 @@ class PullSubscriptionClosed(ConsumeError):
         self.subject = subject
 
 
-class TwoStepSink(PullSink):
-    """ADR-13 'pull(n)': a request that does not wait, then, when it brought nothing, one that does.
-
-    Both use one inbox. The second is sent behind an UNSUB with a limit of ``batch + 1``: the batch, and the
-    404 that ended the first.
-    """
-
-    def __init__(self, target: PullTarget, options: FetchOptions) -> None:
-        assert options.max_messages is not None
-        first = FetchOptions(max_messages=options.max_messages, no_wait=True)
-        super().__init__(target, first)
-        # Without a link it waits for one as long as the second step would have waited.
-        self.flow = PullFlow(first, connected=target.client.is_connected, grace=options.wait + 1.0)
-        self._batch = options.max_messages
-        self._until = self._now() + options.wait
-        self._waiting = False
-
-    def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
-        left = self._until - self._now()
-        nothing = not (self.done or self._waiting or self.received or discard)
-        if nothing and error is None and left > _MARGIN and self.sid in self.client._sinks:
-            self._wait_for_messages(left)
-            return
-        if self.limit and self.received >= self.limit:
-            # The server has ended the subscription by itself.
-            self.client._remove_sink(self, tell_server=False)
-        super()._finish(error, discard=discard)
-
-    def _wait_for_messages(self, left: float) -> None:
-        self._waiting = True
-        # No heartbeats: they would count as messages of the limited subscription.
-        options = FetchOptions(max_messages=self._batch, expires=left, idle_heartbeat=0)
-        self.flow = PullFlow(options, connected=self.client.is_connected)
-        self.received = 1
-        self.limit = self._batch + 1
-        self.client._limit_sink(self)
-        self._perform(self.flow.start(self._now()))
-        self._arm()
-
-
 class SubscriptionFetch(Fetch):
     """A fetch that its subscription can end."""
 
     def __init__(
-        self, target: PullTarget, options: FetchOptions, stash: Stash, active: set[PullSink], two_step: bool
+        self, target: PullTarget, options: FetchOptions, stash: Stash, active: set[PullSink]
     ) -> None:
         super().__init__(target, options, stash)
         self._active = active
-        self._two_step = two_step
         self.sink: PullSink | None = None
 
     def _new_sink(self, options: FetchOptions) -> PullSink:
-        several = options.max_messages is not None and options.max_messages > 1
-        kind = TwoStepSink if self._two_step and several else PullSink
-        self.sink = kind(self._target, options)
+        self.sink = PullSink(self._target, options)
         self._active.add(self.sink)
         return self.sink
 
@@ -114,12 +68,10 @@ class PullSubscription:
     As a context manager it unsubscribes at the end.
     """
 
-    def __init__(self, consumer: Consumer, subject: str, *, owned: bool, two_step: bool | None) -> None:
+    def __init__(self, consumer: Consumer, subject: str, *, owned: bool) -> None:
         self._consumer = consumer
         self._subject = subject
         self._owned = owned
-        client = consumer._target.client
-        self._two_step = client.server_info.version_tuple < ONE_REQUEST if two_step is None else two_step
         self._stash = consumer._stash
         self._active: set[PullSink] = set()
         self._delivered = 0
@@ -166,11 +118,10 @@ class PullSubscription:
     async def fetch(self, batch: int = 1, timeout: float = 5.0) -> MessageBatch:
         """At most ``batch`` messages: those that are there, else waiting ``timeout`` seconds for the first.
 
-        An empty list means that the server had nothing in that time. With ``two_step``, when nothing was
-        there, it waits for the whole batch. An error of the server (consumer deleted, a limit of the
-        consumer), and no answer at all (:class:`NotConnected`, :class:`PullUnanswered`, 1 to 5 s after
-        ``timeout``), is raised, or is the ``error`` of the list when messages came before it; it is never
-        among the messages. Cancelling it loses no message.
+        An empty list means that the server had nothing in that time. An error of the server (consumer
+        deleted, a limit of the consumer), and no answer at all (:class:`NotConnected`,
+        :class:`PullUnanswered`, 1 to 5 s after ``timeout``), is raised, or is the ``error`` of the list when
+        messages came before it; it is never among the messages. Cancelling it loses no message.
         """
         if self._closed:
             raise PullSubscriptionClosed(self._subject)
@@ -180,12 +131,11 @@ class PullSubscription:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         if self._limit:
             batch = min(batch, self._limit - self._delivered)
-        # A single message is there or has to be waited for: one request says that on every server.
-        no_wait = batch > 1 and not self._two_step
+        # A single message is there or has to be waited for.
         options = FetchOptions(
-            max_messages=batch, expires=max(timeout - _MARGIN, timeout / 2), no_wait=no_wait
+            max_messages=batch, expires=max(timeout - _MARGIN, timeout / 2), no_wait=batch > 1
         )
-        fetch = SubscriptionFetch(self._consumer._target, options, self._stash, self._active, self._two_step)
+        fetch = SubscriptionFetch(self._consumer._target, options, self._stash, self._active)
         try:
             found = await fetch
         finally:
@@ -212,7 +162,7 @@ class PullSubscription:
             return
         self._closed = True
         for sink in list(self._active):
-            PullSink._finish(sink, PullSubscriptionClosed(self._subject), discard=False)
+            sink._finish(PullSubscriptionClosed(self._subject), discard=False)
         if self._owned and self._consumer._target.client.is_connected:
             with contextlib.suppress(ConsumerNotFound):  # its inactive_threshold was faster
                 await self._consumer.delete()
@@ -230,7 +180,6 @@ async def pull_subscribe(
     stream: str | None,
     consumer: str | None,
     config: ConsumerConfig | None,
-    two_step: bool | None,
 ) -> PullSubscription:
     """Find the stream, then find or make the consumer."""
     if subject:
@@ -247,14 +196,12 @@ async def pull_subscribe(
             raise InvalidArgument("subject", subject, "is needed to find the stream; or name the stream")
         stream = await js.stream_name_by_subject(subject)
     if consumer is not None:
-        return PullSubscription(
-            await _bind(js, stream, consumer, subject), subject or "", owned=False, two_step=two_step
-        )
+        return PullSubscription(await _bind(js, stream, consumer, subject), subject or "", owned=False)
     wanted = _wanted(config or ConsumerConfig(), subject, durable)
     name = wanted.effective_name
     if name is None:
         handle = await js.create_consumer(stream, wanted)
-        return PullSubscription(handle, subject or "", owned=True, two_step=two_step)
+        return PullSubscription(handle, subject or "", owned=True)
     try:
         handle = await js.get_consumer(stream, name)
     except ConsumerNotFound:
@@ -263,7 +210,7 @@ async def pull_subscribe(
         except ConsumerExists:
             handle = await js.get_consumer(stream, name)  # somebody made it in between
     _check_fits(handle, subject, wanted)
-    return PullSubscription(handle, subject or "", owned=False, two_step=two_step)
+    return PullSubscription(handle, subject or "", owned=False)
 
 
 async def _bind(js: ConsumerHome, stream: str, consumer: str, subject: str | None) -> Consumer:

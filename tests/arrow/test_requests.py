@@ -1,9 +1,8 @@
-"""Pull requests of columns: no heartbeats while the consumer has plenty left, and safe when it has not."""
+"""Pull requests of columns: heartbeats, the size of refills, and what a hanging server does to them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, blocking
+from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, consume_arrow
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.errors import MissedHeartbeat
@@ -57,35 +56,6 @@ async def seen(js: jetspark.JetStream, spy: PullSpy) -> list[dict[str, Any]]:
     await js._client.flush()
     await spy._nc.flush()
     return [await spy.next() for _ in range(spy.waiting)]
-
-
-def check_silence(requests: list[dict[str, Any]], count: int) -> None:
-    """Each is silent exactly when the backlog of ``count`` covers it beside those before it."""
-    asked = 0
-    found, expected = [], []
-    for request in requests:
-        asked += request["batch"]
-        found.append("idle_heartbeat" not in request)
-        expected.append(asked <= count)
-    assert found == expected
-    assert sum(found) > 3
-    assert not found[-1], "whoever waits at the end asks for heartbeats"
-    for request in requests:
-        # 30 s, or one heartbeat.
-        silent = "idle_heartbeat" not in request
-        assert request["expires"] == (15_000_000_000 if silent else 30_000_000_000)
-
-
-async def test_a_buffer_of_bytes_is_silent_too(server: Server, js: jetspark.JetStream) -> None:
-    _, consumer = await filled(js)
-    source = consume_arrow(consumer, max_bytes=40_000)
-    async with await PullSpy.on(server.url, consumer) as spy, source:
-        assert await rows(source, COUNT) == list(range(COUNT))
-        requests = await seen(js, spy)
-    found = ["idle_heartbeat" not in request for request in requests]
-    assert found[0], "the consumer's info tells of it"
-    assert found.count(True) > 3
-    assert not found[-1], "whoever waits at the end asks for heartbeats"
 
 
 async def requests_for(server: Server, js: jetspark.JetStream, count: int, **config: Any) -> list[int]:
@@ -195,71 +165,31 @@ async def test_thresholds_that_fit_no_buffer(
         consume_arrow(consumer, **options)
 
 
-async def test_silent_until_the_backlog_is_used_up(server: Server, js: jetspark.JetStream) -> None:
+@pytest.mark.parametrize("buffer", [{"max_messages": BUFFER}, {"max_bytes": 50_000}])
+async def test_each_request_asks_for_heartbeats(
+    server: Server, js: jetspark.JetStream, buffer: dict[str, int]
+) -> None:
+    """As ADR-37 has it, be it in the midst of a backlog."""
     _, consumer = await filled(js)
-    source = consume_arrow(consumer, max_messages=BUFFER)
+    source = consume_arrow(consumer, **buffer)
     async with await PullSpy.on(server.url, consumer) as spy, source:
         assert await rows(source, COUNT) == list(range(COUNT))
-        check_silence(await seen(js, spy), COUNT)
-
-
-async def test_silent_to_the_end_of_a_range(server: Server, js: jetspark.JetStream) -> None:
-    """With stop_after in the midst of a stream no request has to wait."""
-    _, consumer = await filled(js)
-    async with await PullSpy.on(server.url, consumer) as spy:
-        async with consume_arrow(consumer, max_messages=BUFFER, stop_after=COUNT - 1_000) as source:
-            assert sum([batch.num_rows async for batch in source]) == COUNT - 1_000
         requests = await seen(js, spy)
-    assert not any("idle_heartbeat" in request for request in requests)
-    assert sum(request["batch"] for request in requests) == COUNT - 1_000
+    assert len(requests) > 3
+    assert {request["idle_heartbeat"] for request in requests} == {15_000_000_000}
+    assert {request["expires"] for request in requests} == {30_000_000_000}
 
 
-async def test_ordered_consumers_too(server: Server, js: jetspark.JetStream) -> None:
+async def test_those_of_ordered_consumers_too(server: Server, js: jetspark.JetStream) -> None:
     stream, _ = await filled(js)
     consumer = await stream.create_ordered_consumer()
     source = consume_arrow(consumer, max_messages=BUFFER)
     async with await PullSpy.on(server.url, consumer) as spy, source:
         assert await rows(source, COUNT) == list(range(COUNT))
-        check_silence(await seen(js, spy), COUNT)
-    await consumer.close()
-
-
-def test_blocking_consumers_too(server: Server) -> None:
-    with blocking.connect(server.url) as nc, blocking.connect(server.url) as other:
-        js = nc.jetstream()
-        name = unique()
-        stream = js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
-        for number in range(COUNT - 1):
-            nc.publish(name, b"%d" % number)
-        js.publish(name, b"%d" % (COUNT - 1))
-        consumer = stream.create_consumer(ConsumerConfig(durable_name="worker", ack_policy=AckPolicy.NONE))
-        sub = other.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{name}.worker")
-        other.flush()
-        found = 0
-        with consume_arrow(consumer, max_messages=BUFFER) as source:
-            while found < COUNT:
-                batch = source.next_batch(20)
-                assert batch is not None
-                found += batch.num_rows
-            nc.flush()
-            other.flush()
-            requests = [json.loads(sub.next(timeout=20).data) for _ in range(sub.pending_messages)]
-    assert found == COUNT
-    check_silence(requests, COUNT)
-
-
-@pytest.mark.parametrize("buffer", [{"max_messages": BUFFER}, {"max_bytes": 50_000}])
-async def test_consume_asks_for_heartbeats_each_time(
-    server: Server, js: jetspark.JetStream, buffer: dict[str, int]
-) -> None:
-    """As ADR-37 has it."""
-    _, consumer = await filled(js)
-    async with await PullSpy.on(server.url, consumer) as spy:
-        async with consumer.consume(stop_after=COUNT, **buffer) as messages:
-            assert len([message async for message in messages]) == COUNT
         requests = await seen(js, spy)
     assert len(requests) > 3
-    assert all(request["idle_heartbeat"] == 15_000_000_000 for request in requests)
+    assert all("idle_heartbeat" in request for request in requests)
+    await consumer.close()
 
 
 @pytest.mark.slow
@@ -275,7 +205,7 @@ async def test_a_backlog_that_goes_away_raises_no_alarm(
     )
     async with await PullSpy.on(server.url, consumer) as spy, source:
         await eventually(lambda: source._source.pending == BUFFER)
-        assert "idle_heartbeat" not in await spy.next()
+        await spy.next()
         if taken_away == "purged":
             await stream.purge()
         elif taken_away == "paused":
@@ -284,19 +214,16 @@ async def test_a_backlog_that_goes_away_raises_no_alarm(
             other = await consumer.fetch(COUNT - BUFFER)
             assert len(other) == COUNT - BUFFER
             await spy.next()
-        # What is known is of the last message received: 4,500 are left.
         assert await rows(source, BUFFER) == list(range(BUFFER))
         request = await spy.next()
-        assert (request["batch"], request["expires"]) == (BUFFER, 5_000_000_000)
-        assert "idle_heartbeat" not in request
+        assert (request["batch"], request["expires"]) == (BUFFER, 10_000_000_000)
         if taken_away != "paused":
             # It still brings what comes. The reader does not take it, so it keeps its room.
             await fill(js, stream, 2, start=COUNT)
             await eventually(lambda: source._source.pending == 2)
         buffered = 0 if taken_away == "paused" else 2
-        # Its time-out, and no alarm: the next request comes 5 s before that.
+        # Its time-out, behind a heartbeat: so no alarm.
         request = await spy.next()
-        assert request["idle_heartbeat"] == 5_000_000_000
         assert request["batch"] == BUFFER - buffered
         assert source._source.pending == buffered
         if taken_away == "paused":
@@ -308,7 +235,7 @@ async def test_a_backlog_that_goes_away_raises_no_alarm(
     assert alarms == []
 
 
-async def test_a_hanging_server_is_noticed_by_a_silent_request(own_server: Server) -> None:
+async def test_a_hanging_server_is_noticed(own_server: Server) -> None:
     async with jetspark.connect(own_server.url) as nc:
         _, consumer = await filled(nc.jetstream())
         alarms: list[Exception] = []
