@@ -53,14 +53,18 @@ def judge(played: list[Sequence], restarts: int) -> Outcome:
             print("\n".join(sequence.trace[-80:]))
     figures = {
         "sequences": len(played),
-        "steps": steps.total() - steps["delivery"],
+        "steps": steps.total() - steps["delivery"] - steps["unanswered"],
         "published": sum(sequence.model.stored for sequence in played),
         "deliveries": steps["delivery"],
         "cuts": steps["cut"],
         "restarts": restarts,
         "drains": steps["drain_connection"],
+        "fetches without an answer": steps["unanswered"],
         "mismatches": sum(len(sequence.mismatches) for sequence in played),
     }
+    fetches = steps["fetch"] + steps["fetch_owed"]
+    if steps["unanswered"] * 10 > fetches:
+        problems.insert(0, f"{steps['unanswered']} of {fetches} fetches had no answer")
     return Outcome(figures=figures, problems=problems[:10])
 
 
