@@ -45,9 +45,9 @@ class Scenario(abc.ABC):
 
     @abc.abstractmethod
     def checkpoints(self) -> Mapping[str, Path]:
-        """The checkpoint folder of each query that must be seen at work. It need not exist yet.
+        """The checkpoint folder of each query of the life that :meth:`command` was last asked for.
 
-        Asked again at every look, so the answer may change when a later life adds a query.
+        The folders need not exist yet.
         """
 
     @abc.abstractmethod
