@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow.parquet as pq
 
 from exactly_once.checks import last, stored_once
-from exactly_once.scenario import Run, Scenario
+from exactly_once.scenario import SETTINGS, Run, Scenario
 from jetspark.cli.pipe_job import parse_sink
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ NAME = "copy"
 PAUSE = "reflect('java.lang.Thread', 'sleep', if(n % 100 = 0, 100L, 0L)) AS pause"
 """A column without a value. With :data:`CONF` it makes rows come to the sink over some seconds, so that kills
 hit micro-batches of which some rows are stored."""
-CONF = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100", "spark.buffer.size": "4096"}
+CONF = {**SETTINGS, "spark.sql.execution.arrow.maxRecordsPerBatch": "100", "spark.buffer.size": "4096"}
 
 
 class _Pipe(Scenario):
