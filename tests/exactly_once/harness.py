@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Safety nets with room for a busy machine, where the start of a JVM alone may take a minute.
 _PATIENCE = 300.0
 _LAST_LIFE = 600.0
+# A job that stores nothing for so long has nothing to store.
+_IDLE = 30.0
 
 
 @dataclass(slots=True)
@@ -179,6 +181,18 @@ class Job:
         return True
 
 
+def wait_stored(stream: blocking.Stream, job: Job) -> None:
+    """Wait until the job has stored a row from now on: the kill that follows hits a half-written micro-batch.
+
+    However late it is on a busy machine. A job that has ended, or has nothing to write, is not waited for.
+    """
+    before, deadline = stream.info().state.messages, time.monotonic() + _IDLE
+    while stream.info().state.messages == before:
+        if job.process.poll() is not None or time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+
+
 def prove(
     kind: type[Scenario],
     *,
@@ -240,7 +254,10 @@ def prove(
                     while not job.wait_working(share, done=done):
                         job.kill()
                         job = Job(scenario, next(started_lives))
-                    time.sleep(chance.uniform(0.0, 2.0))
+                    if chance.random() < 0.5:
+                        wait_stored(js.get_stream(kind.streams[0]), job)
+                    else:
+                        time.sleep(chance.uniform(0.0, 2.0))
                 # While it starts, what is begun is what the kill before left behind.
                 cut = kill != "start" and job.is_inside()
                 if kill != "python" or not job.kill_python(chance):

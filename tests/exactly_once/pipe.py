@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "n long, key long"
 NAME = "copy"
-PAUSE = "reflect('java.lang.Thread', 'sleep', if(n % 100 = 0, 100L, 0L)) AS pause"
-"""A column without a value. With :data:`CONF` it makes rows come to the sink over some seconds, so that kills
-hit micro-batches of which some rows are stored."""
+PAUSE = "reflect('java.lang.Thread', 'sleep', if(n % 100 = 0, 50L, 0L)) AS pause"
+"""A column without a value. With :data:`CONF` it makes the rows of a micro-batch come to the sink over some
+seconds, so that kills hit micro-batches of which some rows are stored."""
 CONF = {**SETTINGS, "spark.sql.execution.arrow.maxRecordsPerBatch": "100", "spark.buffer.size": "4096"}
 
 
