@@ -113,6 +113,8 @@ def check(job: Job) -> Plan:
     source = {**connection, "stream": ",".join(job.streams), "startingPosition": job.start}
     if job.subjects:
         source["subjects"] = ",".join(job.subjects)
+    if job.allow_data_loss:
+        source["failOnDataLoss"] = "false"
     most = job.max_per_batch
     if most is not None:
         source["maxMessagesPerTrigger"] = str(most)

@@ -43,6 +43,12 @@ RestartFrom = Annotated[
 NewCheckpoint = Annotated[
     bool, typer.Option("--new-checkpoint", help="Begin a new checkpoint at --start; the old one is kept.")
 ]
+AllowDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss", help="Go on if messages are gone before they were read; the log says which."
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help=f"Spark's master. Default: {DEFAULT_MASTER}."),
@@ -146,6 +152,7 @@ def pipe(
     checkpoint: Checkpoint = None,
     restart_from: RestartFrom = None,
     new_checkpoint: NewCheckpoint = False,
+    allow_data_loss: AllowDataLoss = False,
     master: Master = None,
     conf: Conf = None,
     name: Annotated[
@@ -178,6 +185,7 @@ def pipe(
         "name": name,
         "restart_from": restart_from,
         "new_checkpoint": new_checkpoint or None,
+        "allow_data_loss": allow_data_loss or None,
     }
     if context.invoked_subcommand is not None:
         if any(given.values()) or json or verbose:
@@ -200,6 +208,7 @@ def run(
     checkpoint: Checkpoint = None,
     restart_from: RestartFrom = None,
     new_checkpoint: NewCheckpoint = False,
+    allow_data_loss: AllowDataLoss = False,
     master: Master = None,
     conf: Conf = None,
     verbose: Verbose = False,
@@ -213,6 +222,7 @@ def run(
     given = load(file)
     flags: dict[str, Any] = {"trigger": trigger, "checkpoint": checkpoint, "master": master, "conf": conf}
     flags |= {"restart_from": restart_from, "new_checkpoint": new_checkpoint}
+    flags["allow_data_loss"] = allow_data_loss
     given |= {key: value for key, value in flags.items() if value}
     given["title"] = file.stem if file.stem.replace("-", "").replace("_", "").isalnum() else None
     _execute(given, json, verbose)

@@ -24,6 +24,7 @@ _HINTS = {
 def failed(what: str, error: BaseException) -> CommandFailed:
     """An error of Spark as one of ours; ``what``: where in the job it belongs."""
     text, condition = brief(error)
+    text = text.replace("set failOnDataLoss=false", "use --allow-data-loss")
     hint = next((hint for start, hint in _HINTS.items() if condition.startswith(start)), "")
     return CommandFailed(f"{what}: {text}" + (f"\n{hint}" if hint else ""))
 

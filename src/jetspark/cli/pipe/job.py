@@ -134,6 +134,7 @@ class Job:
     """What to call a job without a name: that of its file. It is no part of its identity."""
     restart_from: str | None = None
     new_checkpoint: bool = False
+    allow_data_loss: bool = False
 
     @property
     def label(self) -> str:
@@ -347,6 +348,7 @@ def build(given: Mapping[str, Any]) -> Job:
         title=got.get("title"),
         restart_from=restart_from,
         new_checkpoint=bool(got.get("new_checkpoint")),
+        allow_data_loss=bool(got.get("allow_data_loss")),
     )
 
 

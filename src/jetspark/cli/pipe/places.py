@@ -231,10 +231,17 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
 def refuse(sink: Sink, found: Comparison, checkpoint: str) -> None:
     """Raise when a checkpoint does not take what has changed."""
     if found.refused:
+        # Spark numbers the files of a new checkpoint from 0 again, so the old ones can't stay beside them.
+        old_files = ""
+        if sink.is_file:
+            old_files = f"move {sink.target} away and "
+        elif sink.kind == "table":
+            old_files = f"move the files of {sink.target} away and "
         raise CommandFailed(
             f"{sink} can't continue at its checkpoint: {'; '.join(found.refused)}\n"
-            "undo the change; or begin a new checkpoint with --restart-from committed (goes on where this "
-            "one ends), --restart-from earliest|latest|SEQ|TIME, or --new-checkpoint (begins at --start). "
+            f"undo the change; or {old_files}begin a new checkpoint with --restart-from committed (goes on "
+            "where this one ends), --restart-from earliest|latest|SEQ|TIME, or --new-checkpoint (begins at "
+            "--start). "
             f"The old one stays in {checkpoint}. If this is another job, give both a --name"
         )
 
