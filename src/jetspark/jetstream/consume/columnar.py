@@ -106,10 +106,8 @@ class ColumnarSink(PullSink):
 
     def _buffer_of(self, columns: AnyColumns) -> float:
         """Bytes that the buffer holds, of messages like these."""
-        options = self._options
-        if options.max_bytes is not None:
-            return options.max_bytes
-        return (options.buffer_messages or 0) * columns.nbytes / len(columns)
+        limit = self._options.limit
+        return limit if self._options.by_bytes else limit * columns.nbytes / len(columns)
 
     def take(self) -> AnyColumns | None:
         """What has arrived as one set of columns, ``MAX_TAKE`` at most; None when nothing has."""

@@ -96,6 +96,32 @@ class PullOptions:
         return DEFAULT_MAX_MESSAGES if self.max_messages is None else self.max_messages
 
     @property
+    def by_bytes(self) -> bool:
+        """Whether the buffer is measured in bytes, and not in messages."""
+        return self.max_bytes is not None
+
+    @property
+    def limit(self) -> int:
+        """The size of the buffer, in messages or bytes."""
+        return self.max_bytes or self.buffer_messages or DEFAULT_MAX_MESSAGES
+
+    @property
+    def threshold(self) -> int:
+        """The threshold in effect, in messages or bytes."""
+        threshold = self.threshold_bytes if self.by_bytes else self.threshold_messages
+        return self.limit // 2 if threshold is None else threshold
+
+    @property
+    def request_bytes(self) -> int:
+        """What one request may bring at most; 0: it names no bytes."""
+        return self.max_bytes or self.max_bytes_per_request or 0
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the server waits."""
+        return self.expires
+
+    @property
     def heartbeat(self) -> float:
         """The heartbeat in effect."""
         if self.idle_heartbeat is not None:
@@ -170,6 +196,11 @@ class FetchOptions:
     def batch(self) -> int:
         """How many messages the request names."""
         return BATCH_WITH_MAX_BYTES if self.max_messages is None else self.max_messages
+
+    @property
+    def request_bytes(self) -> int:
+        """What the request may bring at most; 0: it names no bytes."""
+        return self.max_bytes or 0
 
     @property
     def wait(self) -> float:

@@ -6,6 +6,8 @@ Theory of operation
 One machine serves ``consume`` (:class:`PullOptions`: keep a buffer filled) and ``fetch``/``next``
 (:class:`FetchOptions`: one request, then conclude). A driver owns the subscription and the buffer. It
 reports what happens, performs the actions that come back, and wakes the machine at ``next_deadline()``.
+Messages are reported in bulk, when a chunk is received and when user code took some; there is no work for a
+single one. Sizes are the server's ("Message Size Calculation").
 
 **Pending** (ADR-37 "Buffering messages") is what was requested minus what was processed. It has two parts
 with different fates: *outstanding* (requested, not received; the ledger) and *buffered* (received, not
@@ -17,10 +19,6 @@ void, or when a request is past its deadline. The server may still serve such a 
 its messages and its end look like those of the next one. So the inbox goes with it (``ChangeInbox``): the
 driver unsubscribes, which withdraws the requests, and hands in what comes until the server has confirmed
 that. Only then the machine pulls again, into another inbox, and only for the room that is left.
-
-**Bulk.** ``on_messages`` is called once for each received chunk and ``on_processed`` once for each bulk
-that user code took; there is no work for a single message. Sizes are the server's ("Message Size
-Calculation").
 
 **Refill** ("Max messages and max bytes options"). When pending is at or below the threshold, one request
 asks for all the room there is. "At or below" lets ``max_messages=1`` (threshold 0) pull again as soon as
@@ -133,25 +131,16 @@ class PullFlow:
         self._connected = connected
         self._state = State.NEW
         self._fetch = isinstance(options, FetchOptions)
-        self._caps = caps = RequestCaps(options.heartbeat)
+        self._caps = caps = RequestCaps(options.request_bytes, options.wait, options.heartbeat)
         self._stop_after: int | None = None
         self._no_wait = False
         if isinstance(options, FetchOptions):
             by_bytes = options.max_messages is None
-            self._limit = options.batch
-            self._threshold = 0
-            caps.size = options.max_bytes or 0
-            caps.expires = options.wait
+            self._limit, self._threshold = options.batch, 0
             self._no_wait = options.no_wait
         else:
-            by_bytes = options.max_bytes is not None
-            limit = options.max_bytes if options.max_bytes is not None else options.buffer_messages
-            threshold = options.threshold_bytes if by_bytes else options.threshold_messages
-            self._limit = limit or 1
-            self._threshold = self._limit // 2 if threshold is None else threshold
-            # 0 stands for a request without max_bytes; in a buffer of bytes the room is the cap.
-            caps.size = self._limit if by_bytes else options.max_bytes_per_request or 0
-            caps.expires = options.expires
+            by_bytes = options.by_bytes
+            self._limit, self._threshold = options.limit, options.threshold
             self._stop_after = options.stop_after
         self._ledger = Ledger(by_bytes)
         # Only a lone request tells exactly how much of its nominal batch is left when its bytes are used up.

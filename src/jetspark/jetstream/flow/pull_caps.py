@@ -24,10 +24,10 @@ class RequestCaps:
 
     __slots__ = ("batch", "expires", "heartbeat", "size")
 
-    def __init__(self, heartbeat: float) -> None:
+    def __init__(self, size: int, expires: float, heartbeat: float) -> None:
         self.batch = UNLIMITED
-        self.size = 0
-        self.expires = 0.0
+        self.size = size
+        self.expires = expires
         self.heartbeat = heartbeat
 
     def learn(self, status: Status, ledger: Ledger) -> Request | None:
