@@ -186,13 +186,16 @@ class RangeReader:
             filters["filter_subject"] = subjects[0]
         elif subjects:
             filters["filter_subjects"] = subjects
+        # The consumers of an interest stream must have its number of replicas (error 10134), which is their
+        # default. Anywhere else one replica does: a consumer that is lost is made again.
+        replicas = None if stream.config.retention == RetentionPolicy.INTEREST else 1
         limits = stream.config.consumer_limits
         cap = limits.inactive_threshold if limits is not None else None
         config = ConsumerConfig(
             description="jetspark: one task of a Spark query",
             ack_policy=AckPolicy.NONE,
             mem_storage=True,
-            num_replicas=1,
+            num_replicas=replicas,
             inactive_threshold=min(INACTIVE_THRESHOLD, cap) if cap else INACTIVE_THRESHOLD,
             **start,  # type: ignore[arg-type]
             **filters,  # type: ignore[arg-type]
