@@ -105,6 +105,14 @@ class ProgressMirror:
                 f"{list(self._options.subjects) or 'all'}: this would delete messages that were not read; "
                 "keep the subjects, start with a new checkpoint, or leave the option out",
             )
+        skipped = [name for name, one in offset.streams.items() if one.skipped]
+        if self._options.release_work_queue and skipped:
+            raise OptionError(
+                "releaseWorkQueue",
+                f"the query did not begin at the beginning of stream {skipped[0]!r}, or had other subjects "
+                "before: this would delete messages that were not read; start with a new checkpoint and "
+                "startingPosition=earliest, or leave the option out",
+            )
         for name, one in offset.streams.items():
             if self._mirrored.get(name) != one.next and time.monotonic() >= self._retry_at:
                 self._attempt(name, one.next, release=True)
