@@ -151,13 +151,16 @@ def test_a_purge_while_the_first_micro_batch_is_read(world: World) -> None:
     source.stop()
 
 
-def test_limits_that_run_into_the_first_read(world: World) -> None:
+def test_limits_that_run_into_the_first_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.make(100, max_msgs=100)
     reader = world.batch(minPartitions=4, **SMALL)
     partitions = reader.partitions()
-    # At the head the limits are quicker than any reader: that is no loss.
+    # At the head the limits are quicker than any reader: no error, but it is said which messages went.
     world.fill(10)
-    assert read(reader, partitions) == list(range(11, 101))
+    with caplog.at_level(logging.WARNING, "jetspark.spark"):
+        assert read(reader, partitions) == list(range(11, 101))
+    assert "not taken for data loss" in caplog.text
+    assert "messages 1 to 10 (10 sequences)" in caplog.text
     # But what is pushed out of the second piece was there when the read was planned.
     world.fill(30)
     with pytest.raises(DataLossError, match="messages 26 to 40 "):

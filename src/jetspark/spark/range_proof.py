@@ -186,9 +186,23 @@ class RangeProof:
     def _check_gap(self, stream: Stream, until: int, rows: pa.Array | None = None) -> None:
         """Whether the first sequence has passed what was missing and not judged before ``until``."""
         wanted, info = self._wanted, stream.cached_info
-        found = found_of(info)
-        until = min(found.first, until)
+        filtered = is_filtered(info, wanted.subjects)
+        until = min(found_of(info).first, until)
         begin = self._judged
+        if wanted.earliest and self._untouched and rows is not None and not filtered:
+            # What is missing before the first row is one thing, what is missing behind it another.
+            first = rows[0].as_py()
+            self._judge_gap(stream, begin, min(first, until), None, earliest=True)
+            self._judge_gap(stream, first, until, rows, earliest=False)
+            return
+        earliest = wanted.earliest and (self._untouched or filtered)
+        self._judge_gap(stream, begin, until, rows, earliest=earliest)
+
+    def _judge_gap(
+        self, stream: Stream, begin: int, until: int, rows: pa.Array | None, *, earliest: bool
+    ) -> None:
+        wanted, info = self._wanted, stream.cached_info
+        found = found_of(info)
         if rows is not None:
             begin, _ = first_gap(rows, begin) or (until, until)
         missing = until - begin
@@ -203,7 +217,7 @@ class RangeProof:
             wanted.seen,
             found,
             filtered=filtered,
-            earliest=wanted.earliest and (self._untouched or filtered),
+            earliest=earliest,
             full=some_subject_full(stream, found),
         )
         act(outcome, removed(wanted.stream, gap, found, filtered=filtered), fail=self._fail)
