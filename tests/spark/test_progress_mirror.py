@@ -72,22 +72,6 @@ def test_work_queues_are_released_only_after_the_commit(box: Box) -> None:
     assert box.js.get_stream(name).cached_info.state.messages == 0
 
 
-@pytest.mark.parametrize("first", [{"subjects": "*.a"}, {"startingPosition": "latest"}])
-def test_messages_that_the_query_never_read_are_not_released(box: Box, first: dict[str, str]) -> None:
-    """It had other subjects, or another start, before the option was there. Before, they were deleted."""
-    name = box.make(retention=RetentionPolicy.WORK_QUEUE, allow_direct=True)
-    box.fill(name, 4, "b")
-    rows = Batches()
-    begin = {"startingPosition": "earliest", "subjects": "*.b"}
-    box.drain(name, rows, **{**begin, **first})
-    box.fill(name, 2, "b")
-    box.drain(name, rows, **begin)
-    assert rows.rows == [5, 6]
-    with pytest.raises(StreamingQueryException, match="would delete messages that were not read"):
-        box.drain(name, rows, **begin, releaseWorkQueue="true")
-    assert box.js.get_stream(name).cached_info.state.messages == 6
-
-
 def test_what_cannot_be_released_or_mirrored_is_an_error(box: Box) -> None:
     name = box.make(messages=1)
     query = box.start(name, Batches(), startingPosition="earliest", releaseWorkQueue="true")

@@ -101,6 +101,7 @@ class RangeReader:
         proof = RangeProof(self._js, wanted, fail=self._fail, gaps=gaps)
         try:
             stream = proof.open()
+            wanted = proof.wanted
             if wanted.last_per_subject:
                 from jetspark.spark.snapshot import Snapshot
 
@@ -147,12 +148,13 @@ class RangeReader:
     def _read_consumer(self, stream: Stream, wanted: Range, proof: RangeProof) -> Generator[pa.RecordBatch]:
         patience = Patience()
         interrupted = False
-        while proof.position < wanted.end:
+        while proof.position < proof.wanted.end:
             before = proof.position
             try:
                 with self.consumer(stream, wanted, proof.position) as consumer:
                     if interrupted:
                         proof.again(stream)
+                        wanted = proof.wanted
                     for batch, sequences in self.drain(consumer, stream, wanted, proof.position):
                         proof.accept(stream, sequences)
                         yield from self._cut(batch)
@@ -288,11 +290,12 @@ class RangeReader:
         columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
         patience = Patience()
         interrupted = False
-        while proof.position < wanted.end:
+        while proof.position < proof.wanted.end:
             before = proof.position
             try:
                 if interrupted:
                     proof.again(stream)
+                    wanted = proof.wanted
                 for batch in direct_batches(stream, wanted, proof.position, columns):
                     proof.accept(stream, batch.column("sequence"))
                     yield from self._cut(batch)
