@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import LIMIT
 from jetspark.spark.data_loss import DataLossError
-from source_judge import Judge, Plan, Row, Verdicts, ends
+from source_judge import Judge, Plan, Row, Verdicts, stretches
 from source_model import FILTERS, Result
 from source_world import Host, World
 
@@ -105,7 +105,7 @@ class SparkRun:
         lines = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
         self.world.look()
         self.truth.tick(f"Spark query plans batch {batch_id}: {lines[-1]}")
-        self._plan = Plan(self.subjects, ends(json.loads(lines[-1])), self.truth.step)
+        self._plan = Plan(self.subjects, stretches(json.loads(lines[-1])), self.truth.step)
         self._moment()
         rows = [
             Row(row.stream, row.sequence, row.subject, bytes(row.data))
