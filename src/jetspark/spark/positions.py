@@ -91,7 +91,7 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
         deliver_policy=DeliverPolicy.BY_START_TIME,
         opt_start_time=time,
         mem_storage=True,
-        num_replicas=None if info.config.retention == RetentionPolicy.INTEREST else 1,
+        num_replicas=1 if info.config.retention == RetentionPolicy.LIMITS else None,
         inactive_threshold=5.0,
     )
     consumer = js.create_consumer(name, config)

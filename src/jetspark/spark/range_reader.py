@@ -188,9 +188,9 @@ class RangeReader:
             filters["filter_subject"] = subjects[0]
         elif subjects:
             filters["filter_subjects"] = subjects
-        # The consumers of an interest stream must have its number of replicas (error 10134), which is their
-        # default. Anywhere else one replica does: a consumer that is lost is made again.
-        replicas = None if stream.config.retention == RetentionPolicy.INTEREST else 1
+        # Where retention is not by limits, consumers must have the stream's number of replicas (error 10134),
+        # which is their default. Else one replica does: a consumer that is lost is made again.
+        replicas = 1 if stream.config.retention == RetentionPolicy.LIMITS else None
         limits = stream.config.consumer_limits
         cap = limits.inactive_threshold if limits is not None else None
         config = ConsumerConfig(
