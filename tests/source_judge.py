@@ -270,7 +270,10 @@ class Judge:
                 limited=life.limited,
                 ttl=life.ttl,
                 passed=any(
-                    message.sequence < one.sequence < life.first and one.gone in LOSSES for one in life.ever()
+                    one.gone in LOSSES
+                    and one.sequence < life.first
+                    and (message.sequence < one.sequence or message.gone_at <= one.gone_at)
+                    for one in life.ever()
                 ),
                 filtered=bool(subjects),
                 mixed=any(one.gone is Cause.REPLACED for one in others),
@@ -288,7 +291,7 @@ class Judge:
             message = self._right(row)
             if message is None:
                 continue
-            if message.number in read or message.number in self.committed:
+            if message.number in read or (message.number in self.committed and not self._returned(message)):
                 self.problem(f"row twice: {message}")
             read.add(message.number)
             by_stream.setdefault(message.stream, []).append(message)
@@ -373,6 +376,20 @@ class Judge:
         """Whether it was told that the stream lost its tail, or was made again, after this was stored."""
         return self.deaf or any(
             one.stream == message.stream and one.kind in _WHOLE and one.step >= message.stored_at
+            for one in self.alarms
+        )
+
+    def _returned(self, message: Message) -> bool:
+        """Whether its stream was deleted and brought back by a restore, and that was told.
+
+        To the source it is another stream than the one that it read last. It says so and, if it is to go on,
+        reads it from its beginning, as the error announces. It does not remember the streams before.
+        """
+        life = self.truth.life(message.stream, message.created)
+        if life is None or not life.returned_at:
+            return False
+        return self.deaf or any(
+            one.stream == message.stream and one.kind == "recreated" and one.step >= life.returned_at
             for one in self.alarms
         )
 

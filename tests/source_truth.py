@@ -81,7 +81,8 @@ class Case:
     messages go when they are acked (work queue, interest). ``limited``: the stream has limits of age, number
     or size. ``ttl``: its messages may have TTLs. ``mixed``: messages of the same stretch were replaced.
     ``reused``: its sequence belongs to another message now.
-    ``passed``: messages behind it were purged, have expired or were pushed out. ``filtered``: the query has a
+    ``passed``: a loss has moved the head over it: messages behind it were purged, have expired or were pushed
+    out, or ones before it were when it was gone already. ``filtered``: the query has a
     filter.
     """
 
@@ -163,6 +164,8 @@ class Life:
     last: int = 0
     restored_at: int = 0
     ended_at: int = 0
+    returned_at: int = 0
+    """When a restore brought it back after its deletion."""
 
     @property
     def queue(self) -> bool:
@@ -328,7 +331,7 @@ class Truth:
                 # It is there again: the last of its name, and its messages with it.
                 self.lives[name].remove(life)
                 self.lives[name].append(life)
-                life.ended_at = 0
+                life.ended_at, life.returned_at = 0, self.step
             lost = [one for sequence, one in life.now.items() if now.get(sequence) is not one]
             for message in lost:
                 life.before.append(message)
