@@ -176,10 +176,12 @@ class Judge:
             return
         if life is None or place is None or place.created != life.created:
             if place is not None or error.stream in truth.lives:
+                self.verdicts.figures["true alarms"] += 1
                 return  # gone, or another one: that is told whatever was unread
             self.problem(f"false alarm, such a stream was never there: {error}")
             return
         if life.restored_at and error.kind in _WHOLE:
+            self.verdicts.figures["true alarms"] += 1
             return  # restored: it may be noticed now or later
         if error.kind in _WHOLE:
             self.problem(f"false alarm, the stream is as it was: {error}")
@@ -362,9 +364,12 @@ class Judge:
                     silent.append(message)
                     continue
                 self.verdicts.figures["losses told"] += 1
+            elif not matches(plan.subjects, message.subject):
+                continue  # not missing: the query does not read it
             elif say is Say.MAY:
                 self.verdicts.figures["missing, nobody can judge"] += 1
-            elif matches(plan.subjects, message.subject):
+                self.verdicts.figures[f"nobody can judge: {message.gone}"] += 1
+            else:
                 self.verdicts.figures["missing, excused"] += 1
         if silent:
             self.problem(

@@ -111,7 +111,9 @@ def duty(case: Case) -> Say:
     if cause is Cause.RELEASED:
         return Say.MUST_NOT
     if cause is Cause.REPLACED:
-        return Say.MAY if case.head and case.passed else Say.MUST_NOT
+        # On a queue that is read as a whole subjects vanish by acks as they do by a purge.
+        unclear = case.passed or (case.queue and not case.filtered)
+        return Say.MAY if case.head and unclear else Say.MUST_NOT
     if cause is Cause.CONSUMED:
         # Who reads all of a queue may want to know that others take from it.
         return Say.MAY if case.head and (case.limited or not case.filtered) else Say.MUST_NOT

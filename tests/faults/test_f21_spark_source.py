@@ -65,9 +65,10 @@ def judge(found: list[tuple[Lane, Result]]) -> Outcome:
         "lost messages told": counts["losses told"],
         "alarms": counts["alarms"],
         "of them true": counts["true alarms"],
+        "not to be judged": counts["alarms nobody can judge"],
         "warnings": counts["doubts"],
         "missing, excused": counts["missing, excused"],
-        "missing, nobody can judge": counts["missing, nobody can judge"],
+        "missing, not to be judged": counts["missing, nobody can judge"],
         "runs with problems": len(problems),
     }
     return Outcome(figures=figures, problems=problems[:10])
