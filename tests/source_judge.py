@@ -277,6 +277,7 @@ class Judge:
                     and (message.sequence < one.sequence or message.gone_at <= one.gone_at)
                     for one in life.ever()
                 ),
+                thinned=life.thinned,
                 filtered=bool(subjects),
                 mixed=any(one.gone is Cause.REPLACED for one in others),
                 reused=life.succeeded(message),

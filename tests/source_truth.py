@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,9 @@ class Case:
     or size. ``ttl``: its messages may have TTLs. ``mixed``: messages of the same stretch were replaced.
     ``reused``: its sequence belongs to another message now.
     ``passed``: a loss has moved the head over it: messages behind it were purged, have expired or were pushed
-    out, or ones before it were when it was gone already. ``filtered``: the query has a
-    filter.
+    out, or ones before it were when it was gone already. ``thinned``: subjects have vanished, or none has as
+    many messages as ``max_msgs_per_subject`` allows, for which docs/spark.md announces an error.
+    ``filtered``: the query has a filter.
     """
 
     cause: Cause
@@ -98,6 +100,7 @@ class Case:
     mixed: bool = False
     reused: bool = False
     passed: bool = False
+    thinned: bool = False
     filtered: bool = False
 
 
@@ -111,8 +114,8 @@ def duty(case: Case) -> Say:
     if cause is Cause.RELEASED:
         return Say.MUST_NOT
     if cause is Cause.REPLACED:
-        # On a queue that is read as a whole subjects vanish by acks as they do by a purge.
-        unclear = case.passed or (case.queue and not case.filtered)
+        # Only full subjects prove replacement. On a queue that is read as a whole acks thin them.
+        unclear = case.passed or case.thinned or (case.queue and not case.filtered)
         return Say.MAY if case.head and unclear else Say.MUST_NOT
     if cause is Cause.CONSUMED:
         # Who reads all of a queue may want to know that others take from it.
@@ -167,7 +170,7 @@ class Life:
     restored_at: int = 0
     ended_at: int = 0
     returned_at: int = 0
-    """When a restore brought it back after its deletion."""
+    """When a restore first brought it back after its deletion."""
 
     @property
     def queue(self) -> bool:
@@ -184,6 +187,13 @@ class Life:
     def ever(self) -> list[Message]:
         """All messages that it ever stored."""
         return [*self.now.values(), *self.before]
+
+    @property
+    def thinned(self) -> bool:
+        """Whether subjects have vanished, or none is as full as ``max_msgs_per_subject`` allows."""
+        counts = Counter(self.now[sequence].subject for sequence in self.existing)
+        limit = int(self.config.get("max_msgs_per_subject", 0))
+        return {one.subject for one in self.ever()} > set(counts) or max(counts.values(), default=0) < limit
 
     def reused(self, message: Message) -> bool:
         """Whether another message has its sequence, or nobody has it any more."""
@@ -333,7 +343,7 @@ class Truth:
                 # It is there again: the last of its name, and its messages with it.
                 self.lives[name].remove(life)
                 self.lives[name].append(life)
-                life.ended_at, life.returned_at = 0, self.step
+                life.ended_at, life.returned_at = 0, life.returned_at or self.step
             lost = [one for sequence, one in life.now.items() if now.get(sequence) is not one]
             for message in lost:
                 life.before.append(message)

@@ -40,6 +40,8 @@ MUST, WARN, MAY, MUST_NOT = Say.MUST, Say.WARN, Say.MAY, Say.MUST_NOT
         ([Cause.REPLACED], {}, MUST_NOT),
         ([Cause.REPLACED], {"limited": True}, MUST_NOT),
         ([Cause.REPLACED], {"passed": True}, MAY),
+        ([Cause.REPLACED], {"thinned": True}, MAY),
+        ([Cause.REPLACED], {"thinned": True, "head": False}, MUST_NOT),
         ([Cause.REPLACED], {"queue": True}, MAY),
         ([Cause.REPLACED], {"queue": True, "filtered": True}, MUST_NOT),
         ([Cause.REPLACED], {"queue": True, "head": False}, MUST_NOT),
