@@ -1,4 +1,4 @@
-"""The model test of the Spark source, with fixed seeds.
+"""The model test of the Spark source, with fixed seeds. The long form is row F21 of the table of faults.
 
 `python tests/support/source_model.py --runs 200` takes longer; `--seed N` repeats a run (`--cluster`: one on
 the cluster) and prints what happened in it.

@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jetspark.spark.source.data_loss import DataLossError
 from support.source_truth import (
@@ -42,6 +42,8 @@ class Alarm:
     text: str
     step: int
     created: str
+    doubt: bool
+    """Told as a mere warning, though the query was to fail on data loss."""
 
     def names(self, sequence: int) -> bool:
         """Whether the text names a sequence."""
@@ -68,13 +70,31 @@ class Place:
     ahead: bool = False
 
 
+class Stretch(NamedTuple):
+    """What a batch reads of a stream, as the offset has it: ``begin`` inclusive, ``next`` exclusive."""
+
+    created: str
+    begin: int
+    next: int
+
+
 @dataclass(slots=True)
 class Plan:
-    """A planned batch: with which filter, up to where (by stream: created, next), in which step."""
+    """A planned batch: with which filter, which stretch of each stream, in which step."""
 
     subjects: tuple[str, ...]
-    ends: Mapping[str, tuple[str, int]]
+    stretches: Mapping[str, Stretch]
     step: int
+
+    def claims(self, message: Message) -> bool:
+        """Whether the message was there when the batch was planned, and is one of its stretches."""
+        stretch = self.stretches.get(message.stream)
+        return (
+            stretch is not None
+            and stretch.created == message.created
+            and stretch.begin <= message.sequence < stretch.next
+            and message.stored_at < self.step < message.gone_at
+        )
 
 
 @dataclass(slots=True)
@@ -139,9 +159,13 @@ class Judge:
         truth = self.truth
         life = truth.current(error.stream)
         place = self.places.get(error.stream)
+        stretch = plan.stretches.get(error.stream) if plan is not None else None
+        if stretch is not None and (place is None or place.created != stretch.created):
+            # Planned, so about this one: new, or made again since the last commit.
+            place = Place(stretch.created, 1, beginning=True)
         created = place.created if place is not None else life.created if life is not None else ""
-        told = Alarm(error.stream, error.kind, str(error), truth.step, created)
-        truth.note(f"told {self.name}: {error.kind}: {error}")
+        told = Alarm(error.stream, error.kind, str(error), truth.step, created, doubt)
+        truth.note(f"{'warned' if doubt else 'told'} {self.name}: {error.kind}: {error}")
         self.alarms.append(told)
         if doubt:
             self.verdicts.figures["doubts"] += 1
@@ -150,14 +174,14 @@ class Judge:
         if self.snapshot is not None:
             self._judge_snapshot(error)
             return
-        if place is None and plan is not None and error.stream in plan.ends:
-            place = Place(plan.ends[error.stream][0], 1, beginning=True)
         if life is None or place is None or place.created != life.created:
             if place is not None or error.stream in truth.lives:
+                self.verdicts.figures["true alarms"] += 1
                 return  # gone, or another one: that is told whatever was unread
             self.problem(f"false alarm, such a stream was never there: {error}")
             return
         if life.restored_at and error.kind in _WHOLE:
+            self.verdicts.figures["true alarms"] += 1
             return  # restored: it may be noticed now or later
         if error.kind in _WHOLE:
             self.problem(f"false alarm, the stream is as it was: {error}")
@@ -175,7 +199,7 @@ class Judge:
             self.problem(f"told as lost, but {spans(one.sequence for one in standing)} are there: {error}")
         if not named:
             self.problem(f"false alarm, it names nothing that was unread: {error}")
-        elif Say.MUST in duties:
+        elif duties & {Say.MUST, Say.WARN}:
             self.verdicts.figures["true alarms"] += 1
         elif Say.MAY in duties:
             self.verdicts.figures["alarms nobody can judge"] += 1
@@ -193,10 +217,22 @@ class Judge:
         elif any(one.gone in LOSSES for one in gone):
             self.verdicts.figures["true alarms"] += 1
 
-    def told(self, message: Message) -> bool:
-        """Whether somebody was told that this message is lost."""
+    def told(self, message: Message, others: Sequence[Message] = (), *, warned: bool = False) -> bool:
+        """Whether somebody was told that this message is lost.
+
+        ``warned``: a mere warning is enough. It always is for one that names no other of the missing
+        messages (``others``): the contract has it that a single message is no proof of a loss.
+        """
         if self.deaf:
             return True
+        sequences = {one.sequence for one in others}
+        alarms = [
+            one
+            for one in self.alarms
+            if warned
+            or not one.doubt
+            or (others and not any(one.names(other) for other in sequences - {message.sequence}))
+        ]
         since = message.gone_at
         whole = self.snapshot is not None or message.gone in (Cause.STREAM_GONE, Cause.TAIL_LOST)
         life = self.truth.life(message.stream, message.created)
@@ -205,7 +241,7 @@ class Judge:
             whole, since = True, life.ended_at
         return any(
             (one.created == message.created and one.names(message.sequence)) or (whole and one.step >= since)
-            for one in self.alarms
+            for one in alarms
             if one.stream == message.stream
         )
 
@@ -220,23 +256,31 @@ class Judge:
         subjects: Sequence[str],
         plan: Plan | None,
         others: Sequence[Message],
+        first_row: int = 0,
     ) -> Say:
+        """``first_row``: the lowest sequence among the batch's rows of the stream; 0 when it has none."""
         assert message.gone is not None
         return duty(
             Case(
                 cause=message.gone,
                 matches=matches(subjects, message.subject),
-                claimed=plan is not None and message.stored_at < plan.step < message.gone_at,
+                claimed=plan is not None and plan.claims(message),
                 beginning=place.beginning,
+                preceded=0 < first_row < message.sequence,
                 head=bool(life.ended_at) or message.sequence < life.first,
                 queue=life.queue,
                 limited=life.limited,
+                ttl=life.ttl,
                 passed=any(
-                    message.sequence < one.sequence < life.first and one.gone in LOSSES for one in life.ever()
+                    one.gone in LOSSES
+                    and one.sequence < life.first
+                    and (message.sequence < one.sequence or message.gone_at <= one.gone_at)
+                    for one in life.ever()
                 ),
+                thinned=life.thinned,
                 filtered=bool(subjects),
-                mixed=any(one.gone in (Cause.REPLACED, Cause.TTL) for one in others),
-                reused=life.reused(message) and message.sequence in life.now,
+                mixed=any(one.gone is Cause.REPLACED for one in others),
+                reused=life.succeeded(message),
             )
         )
 
@@ -250,22 +294,23 @@ class Judge:
             message = self._right(row)
             if message is None:
                 continue
-            if message.number in read or message.number in self.committed:
+            if message.number in read or (message.number in self.committed and not self._returned(message)):
                 self.problem(f"row twice: {message}")
             read.add(message.number)
             by_stream.setdefault(message.stream, []).append(message)
         for name in by_stream:
-            if name not in plan.ends:
+            if name not in plan.stretches:
                 self.problem(f"rows of stream {name}, which was not planned")
-        for name, (created, following) in plan.ends.items():
-            self._commit_stream(name, created, following, plan, by_stream.get(name, []), read)
+        for name, stretch in plan.stretches.items():
+            self._commit_stream(name, stretch, plan, by_stream.get(name, []), read)
         self.committed |= read
         self.verdicts.figures["rows"] += len(read)
         self.verdicts.figures["batches"] += 1
 
     def _commit_stream(
-        self, name: str, created: str, following: int, plan: Plan, rows: Sequence[Message], read: set[int]
+        self, name: str, stretch: Stretch, plan: Plan, rows: Sequence[Message], read: set[int]
     ) -> None:
+        created, begin, following = stretch
         place = self.places.get(name)
         life = self.truth.life(name, created)
         if life is None:
@@ -286,13 +331,24 @@ class Judge:
                 self.problem(f"row outside of [{place.next}, {following}): {message}")
             elif not matches(plan.subjects, message.subject):
                 self.problem(f"row of another subject than {plan.subjects}: {message}")
-        self._account(life, place, [one for one in inside if one.stored_at < plan.step], plan, read)
-        untouched = following == place.next
+        owed = [one for one in inside if one.stored_at < plan.step]
+        first_row = min((one.sequence for one in rows if one.created == created), default=0)
+        self._account(life, place, owed, plan, read, first_row)
+        # A stretch without sequences may begin behind the last one's end: what was there is gone, unclaimed.
+        untouched = following == begin
         self.places[name] = Place(
             created, following, beginning=place.beginning and untouched, ahead=place.ahead and untouched
         )
 
-    def _account(self, life: Life, place: Place, owed: Sequence[Message], plan: Plan, read: set[int]) -> None:
+    def _account(
+        self,
+        life: Life,
+        place: Place,
+        owed: Sequence[Message],
+        plan: Plan,
+        read: set[int],
+        first_row: int = 0,
+    ) -> None:
         """Each message that was owed is a row, or excused, or told."""
         missing = [one for one in owed if one.number not in read and one.number not in self.committed]
         silent: list[Message] = []
@@ -303,14 +359,18 @@ class Judge:
                 if matches(plan.subjects, message.subject) and not self._rewound(message):
                     self.problem(f"not read, though it is there: {message}")
                 continue
-            say = self._duty(message, life, place, plan.subjects, plan, missing)
-            if say is Say.MUST and not self.told(message):
-                silent.append(message)
-            elif say is Say.MUST:
+            say = self._duty(message, life, place, plan.subjects, plan, missing, first_row)
+            if say in (Say.MUST, Say.WARN):
+                if not self.told(message, missing, warned=say is Say.WARN):
+                    silent.append(message)
+                    continue
                 self.verdicts.figures["losses told"] += 1
+            elif not matches(plan.subjects, message.subject):
+                continue  # not missing: the query does not read it
             elif say is Say.MAY:
                 self.verdicts.figures["missing, nobody can judge"] += 1
-            elif matches(plan.subjects, message.subject):
+                self.verdicts.figures[f"nobody can judge: {message.gone}"] += 1
+            else:
                 self.verdicts.figures["missing, excused"] += 1
         if silent:
             self.problem(
@@ -322,6 +382,20 @@ class Judge:
         """Whether it was told that the stream lost its tail, or was made again, after this was stored."""
         return self.deaf or any(
             one.stream == message.stream and one.kind in _WHOLE and one.step >= message.stored_at
+            for one in self.alarms
+        )
+
+    def _returned(self, message: Message) -> bool:
+        """Whether its stream was deleted and brought back by a restore, and that was told.
+
+        To the source it is another stream than the one that it read last. It says so and, if it is to go on,
+        reads it from its beginning, as the error announces. It does not remember the streams before.
+        """
+        life = self.truth.life(message.stream, message.created)
+        if life is None or not life.returned_at:
+            return False
+        return self.deaf or any(
+            one.stream == message.stream and one.kind == "recreated" and one.step >= life.returned_at
             for one in self.alarms
         )
 
@@ -361,8 +435,9 @@ class Judge:
                 self.problem(f"left unread at the end in {life.name}: {spans(one.sequence for one in left)}")
 
 
-def ends(offset: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Where an offset of the source stands: by stream its created time and the next sequence."""
+def stretches(offset: Mapping[str, Any]) -> dict[str, Stretch]:
+    """What the batch that ends with an offset of the source reads, by stream."""
     return {
-        name: (instant(one["created"]), int(one["next"])) for name, one in dict(offset["streams"]).items()
+        name: Stretch(instant(one["created"]), int(one["begin"]), int(one["next"]))
+        for name, one in dict(offset["streams"]).items()
     }

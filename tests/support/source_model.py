@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 6.0
 """Seconds for which the source waits for a server: shorter than a user's, or lost tails take minutes."""
+CLUSTER_PATIENCE = 30.0
+"""The same where leaders change. One request that a leader took with it costs 10 seconds."""
 _FAILED = "the model itself failed: "
 FILTERS = ("", "*.a.>", "*.b.*", "*.a.1", "*.a.1,*.b.>", "*.c.>")
 
@@ -159,19 +161,26 @@ class Run:
             self._session(query, options)
             self.world.some(3)
             if self.chance.random() < 0.5:
-                options = self._changed(options)
+                options = self._changed(options, refused=query.refiltered)
             elif "false" not in options["failOnDataLoss"] and judge.alarms:
                 options = {**options, "failOnDataLoss": "false"}
         self._quiet = True
         self._last(query, {**options, "failOnDataLoss": "false"})
         self.verdicts.figures["queries"] += 1
 
-    def _changed(self, before: dict[str, str]) -> dict[str, str]:
-        """Other options for the same query. One that releases a work queue keeps on, with the same filter."""
+    def _changed(self, before: dict[str, str], *, refused: bool) -> dict[str, str]:
+        """Other options for the same query. One that releases a work queue keeps on, with the same filter.
+
+        One that does not may begin to, with any filter: it is refused if it would delete messages that it
+        did not read (``refused``: it was).
+        """
         kept = {name: value for name, value in before.items() if name.startswith("starting")}
         options = {**self._stream_options(), **kept}
-        options.pop("releaseWorkQueue", None)
-        if "releaseWorkQueue" in before:
+        if before.get("startingPosition") != "earliest":
+            options.pop("releaseWorkQueue", None)
+        if refused:
+            options.pop("releaseWorkQueue", None)
+        elif "releaseWorkQueue" in before:
             options["releaseWorkQueue"] = "true"
             options.pop("subjects", None)
             options |= {"subjects": before["subjects"]} if "subjects" in before else {}
@@ -206,6 +215,9 @@ class Run:
 
     def _last(self, query: StreamingQuery, options: dict[str, str]) -> None:
         """Nothing happens any more, and the query reads to the end."""
+        query.options = options
+        if query.refiltered:
+            options.pop("releaseWorkQueue", None)  # it would be refused
         for name in self.world.names:
             if self.world.truth.current(name) is None:
                 self.world._create(name)
@@ -221,12 +233,12 @@ class Run:
 
 
 @contextlib.contextmanager
-def impatient() -> Iterator[None]:
+def impatient(seconds: float) -> Iterator[None]:
     """The source gives a server less time."""
     places = [(jetspark.spark.patience, "PATIENCE"), (jetspark.spark.source.stream_reader, "PATIENCE")]
     before = [getattr(module, name, None) for module, name in places]
     for module, name in places:
-        setattr(module, name, PATIENCE)
+        setattr(module, name, seconds)
     try:
         yield
     finally:
@@ -236,7 +248,7 @@ def impatient() -> Iterator[None]:
 
 def play(host: Host, seed: int) -> Result:
     """One run."""
-    with impatient():
+    with impatient(PATIENCE if host.cluster is None else CLUSTER_PATIENCE):
         try:
             run = Run(host, seed)
         except Exception:

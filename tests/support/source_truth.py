@@ -6,7 +6,16 @@ stream between its creation and its deletion. A restore from an older backup sta
 messages are told apart by their payload, which is a number of our own.
 
 `duty` is the contract as one pure function: which missing messages have to be told, which may be, and which
-must not. MAY is for what no reader can know, because two histories leave the server in the same state:
+must not. WARN is for losses that need not end a query with ``failOnDataLoss=true``, but have to be named:
+
+- A stream at its limits loses its oldest messages all the time. Were it an error that some went between the
+  planning and the first row of the first batch, nobody could read such a stream from its beginning.
+- Where messages have TTLs, nothing tells a purge from their end.
+
+(One message alone that is gone from the head is a warning as well: nothing tells a purge from a single
+delete there. That is for the judge, who knows what was named together.)
+
+MAY is for what no reader can know, because two histories leave the server in the same state:
 
 - A head that moved says nothing about why. So messages that were deleted one by one *at the head*, or were
   replaced and then passed by a head that limits moved, look like a purge, and a purge by subject looks like
@@ -14,8 +23,8 @@ must not. MAY is for what no reader can know, because two histories leave the se
   about single deletes at the head is accepted.
 - Where the head has passed a query with a filter, nothing tells the subjects of what is gone. An alarm that
   says so is accepted.
-- Where a stream replaces values, lets messages expire by their own TTL, or removes what was acked, and did so
-  in the same stretch, a purge in it can't be told from that.
+- Where a stream replaced values in the same stretch, a purge in it can't be told from that. Nor can a purge
+  of a work queue or interest stream be told from acks, where the query has a filter.
 - A sequence that was lost by a restore and is used again looks like the message that was there before.
 """
 
@@ -23,6 +32,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -58,6 +68,7 @@ class Say(Enum):
     """What a reader owes about a missing message."""
 
     MUST = "must be told"
+    WARN = "must be told, be it as a warning"
     MAY = "may be told"
     MUST_NOT = "must not be told"
 
@@ -67,23 +78,29 @@ class Case:
     """A message of a query's range that is not among its rows, and what decides whether that is told.
 
     ``claimed``: it was there when the range was planned. ``beginning``: the range begins wherever the stream
-    did. ``head``: the stream begins behind it now. ``queue``: messages go when they are acked (work queue,
-    interest). ``limited``: the stream has limits of age, number or size. ``mixed``: messages of the same
-    stretch were replaced or expired by their TTL. ``reused``: its sequence belongs to another message now.
-    ``passed``: messages behind it were purged, have expired or were pushed out. ``filtered``: the query has a
-    filter.
+    did. ``preceded``: the batch has rows before it. ``head``: the stream begins behind it now. ``queue``:
+    messages go when they are acked (work queue, interest). ``limited``: the stream has limits of age, number
+    or size. ``ttl``: its messages may have TTLs. ``mixed``: messages of the same stretch were replaced.
+    ``reused``: its sequence belongs to another message now.
+    ``passed``: a loss has moved the head over it: messages behind it were purged, have expired or were pushed
+    out, or ones before it were when it was gone already. ``thinned``: subjects have vanished, or none has as
+    many messages as ``max_msgs_per_subject`` allows, for which docs/spark.md announces an error.
+    ``filtered``: the query has a filter.
     """
 
     cause: Cause
     matches: bool = True
     claimed: bool = True
     beginning: bool = False
+    preceded: bool = False
     head: bool = True
     queue: bool = False
     limited: bool = False
+    ttl: bool = False
     mixed: bool = False
     reused: bool = False
     passed: bool = False
+    thinned: bool = False
     filtered: bool = False
 
 
@@ -92,25 +109,26 @@ def duty(case: Case) -> Say:
     cause = case.cause
     if cause in (Cause.STREAM_GONE, Cause.TAIL_LOST):
         return Say.MUST if case.matches and not case.reused else Say.MAY
-    if cause is Cause.PURGED_BY_SUBJECT:
-        return Say.MAY
-    if cause in (Cause.DELETED, Cause.TTL):
+    if cause in (Cause.DELETED, Cause.TTL, Cause.PURGED_BY_SUBJECT):
         return Say.MAY if case.head else Say.MUST_NOT
     if cause is Cause.RELEASED:
         return Say.MUST_NOT
     if cause is Cause.REPLACED:
-        return Say.MAY if case.head and case.passed else Say.MUST_NOT
+        # Only full subjects prove replacement. On a queue that is read as a whole acks thin them.
+        unclear = case.passed or case.thinned or (case.queue and not case.filtered)
+        return Say.MAY if case.head and unclear else Say.MUST_NOT
     if cause is Cause.CONSUMED:
         # Who reads all of a queue may want to know that others take from it.
         return Say.MAY if case.head and (case.limited or not case.filtered) else Say.MUST_NOT
     # Purged, expired or pushed out.
-    if case.queue:
+    if case.queue and case.filtered:
         return Say.MAY
     if case.beginning and not case.claimed:
         return Say.MUST_NOT
-    if not case.matches:
+    if not case.matches or case.mixed:
         return Say.MAY
-    return Say.MAY if case.mixed else Say.MUST
+    edge = case.beginning and case.limited and (case.filtered or not case.preceded)
+    return Say.WARN if edge or case.ttl else Say.MUST
 
 
 @dataclass(slots=True, eq=False)
@@ -151,10 +169,16 @@ class Life:
     last: int = 0
     restored_at: int = 0
     ended_at: int = 0
+    returned_at: int = 0
+    """When a restore first brought it back after its deletion."""
 
     @property
     def queue(self) -> bool:
         return bool(self.config.get("retention", "limits") != "limits")
+
+    @property
+    def ttl(self) -> bool:
+        return bool(self.config.get("allow_msg_ttl"))
 
     @property
     def limited(self) -> bool:
@@ -164,9 +188,22 @@ class Life:
         """All messages that it ever stored."""
         return [*self.now.values(), *self.before]
 
+    @property
+    def thinned(self) -> bool:
+        """Whether subjects have vanished, or none is as full as ``max_msgs_per_subject`` allows."""
+        counts = Counter(self.now[sequence].subject for sequence in self.existing)
+        limit = int(self.config.get("max_msgs_per_subject", 0))
+        return {one.subject for one in self.ever()} > set(counts) or max(counts.values(), default=0) < limit
+
     def reused(self, message: Message) -> bool:
-        """Whether another message has its sequence, or had it since."""
+        """Whether another message has its sequence, or nobody has it any more."""
         return self.now.get(message.sequence) is not message
+
+    def succeeded(self, message: Message) -> bool:
+        """Whether another message got its sequence later, be it gone again or not."""
+        return any(
+            one.sequence == message.sequence and one.stored_at > message.stored_at for one in self.ever()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +343,12 @@ class Truth:
                 # It is there again: the last of its name, and its messages with it.
                 self.lives[name].remove(life)
                 self.lives[name].append(life)
-                life.ended_at = 0
+                life.ended_at, life.returned_at = 0, life.returned_at or self.step
             lost = [one for sequence, one in life.now.items() if now.get(sequence) is not one]
             for message in lost:
                 life.before.append(message)
-                if message.gone is None or message.gone is Cause.STREAM_GONE:
+                # A restore leaves no trace of a purge that it undid. What it leaves is a tail that is lost.
+                if message.gone is None or message.gone in LOSSES:
                     self._gone(message, Cause.TAIL_LOST)
             # Who had a sequence that was given away twice has it again.
             life.before = [one for one in life.before if now.get(one.sequence) is not one]

@@ -17,9 +17,11 @@ written to). A stream that is gone is loss as well, unless every sequence of the
 **The first sequence has passed what was not read** (:func:`judge_gap`). The server does not say why, so
 the causes that its config and counters allow decide. In this order, the first line that fits:
 
-1. The range begins at the head that ``earliest`` found, and the limits explain it (below): not loss. What
-   the limits remove before the first read of a stream is not part of it. With ``subjects`` this holds for
-   the whole first piece, else until its first rows were read.
+1. The range begins at the head that ``earliest`` found, its first rows were not read yet (with
+   ``subjects``: in the whole first piece), and the limits explain it (below): a warning. These messages
+   were there at planning, so they are named. But a stream at its limits loses its oldest messages all the
+   time, also in the second between planning and reading. If that were an error, no such stream could be
+   read from its beginning. What limits or a purge remove *before* planning was never part of the read.
 2. A work queue or interest stream, read with ``subjects``: not loss. Acks of other subjects' consumers do
    this all the time.
 3. ``max_msgs_per_subject``, and the limits do not explain it, and the stream has as many subjects as it
@@ -157,7 +159,7 @@ def judge_gap(
     rules = found.rules
     limits = limits_explain(gap.begin, seen, found)
     if earliest and limits:
-        return Outcome.FINE
+        return Outcome.WARNING
     if filtered and rules.retention != RetentionPolicy.LIMITS:
         return Outcome.FINE
     if rules.per_subject and not limits:
@@ -173,17 +175,16 @@ def judge_keys(given: int, seen: Seen | None, found: Found, *, filtered: bool) -
     """Whether keys of a last-per-subject snapshot were lost since it was planned.
 
     ``given`` keys were read of those that there were. As in :func:`judge_gap`, keys that vanish behind the
-    first sequence were deleted by themselves, and what the limits remove before the read is not part of it.
-    With ``subjects`` the keys of the whole stream are compared.
+    first sequence were deleted by themselves, and what the limits remove between planning and reading is a
+    warning. With ``subjects`` the keys of the whole stream are compared.
     """
     if seen is None or found.first <= seen.head:
         return Outcome.FINE
     lost = seen.keys - (found.keys if filtered else given)
-    if lost <= 0 or limits_explain(seen.head, seen, found):
+    if lost <= 0 or (filtered and found.rules.retention != RetentionPolicy.LIMITS):
         return Outcome.FINE
-    if filtered and found.rules.retention != RetentionPolicy.LIMITS:
-        return Outcome.FINE
-    return Outcome.WARNING if found.rules.ttl or lost == 1 else Outcome.LOSS
+    doubtful = lost == 1 or found.rules.ttl or limits_explain(seen.head, seen, found)
+    return Outcome.WARNING if doubtful else Outcome.LOSS
 
 
 def limits_explain(begin: int, seen: Seen | None, found: Found) -> bool:

@@ -120,8 +120,8 @@ def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
         report(error, fail=fail)
     elif outcome == Outcome.WARNING:
         logger.warning(
-            "not taken for data loss, because a single delete or the messages' own TTLs may be the cause, "
-            "which the server does not tell: %s",
+            "not taken for data loss, because the cause may be a single delete, the messages' own TTLs, or "
+            "the stream's limits before its first rows were read; the server does not tell: %s",
             error,
         )
 

@@ -9,6 +9,8 @@ the end: what a batch reads is decided by its end offset alone, which is in the 
 ``earliest`` marks a place that was the beginning of the stream and from which nothing has been read yet:
 what expires there before the first read is not lost by us. ``ahead`` marks a starting sequence that the
 stream has not reached yet; any other place behind a stream's end means that the stream lost its tail.
+``skipped`` marks a place before which there may be messages of ``subjects`` that the query has not read: it
+began behind the stream's beginning, or had other subjects before. Such messages must not be released.
 ``seen`` is what the leader said when the batch was planned, against which losses are judged
 (:mod:`jetspark.spark.source.claims`); offsets of older releases have none. ``subjects`` is the filter the
 batch was planned with, so that a replay after a change of options reads the same rows.
@@ -42,6 +44,7 @@ class StreamOffset:
     earliest: bool = False
     ahead: bool = False
     seen: Seen | None = None
+    skipped: bool = False
 
     @property
     def unread(self) -> bool:
@@ -71,6 +74,7 @@ class Offset:
                 "created": one.created,
                 **({"earliest": True} if one.earliest else {}),
                 **({"ahead": True} if one.ahead else {}),
+                **({"skipped": True} if one.skipped else {}),
                 **({"seen": one.seen.to_json()} if one.seen is not None else {}),
             }
             for name, one in sorted(self.streams.items())
@@ -84,6 +88,13 @@ class Offset:
             for name, one in self.streams.items()
         }
         return Offset(streams, self.subjects)
+
+    def skips(self, stream: str, created: str, subjects: tuple[str, ...]) -> bool:
+        """Whether a batch of these subjects that goes on from here leaves messages of theirs unread."""
+        one = self.streams.get(stream)
+        if one is None or one.created != created or (one.earliest and one.unread):
+            return False  # it begins at the stream's beginning
+        return one.skipped or (bool(self.subjects) and subjects != self.subjects)
 
 
 def parse_offset(value: object) -> Offset:
@@ -127,7 +138,7 @@ def _parse_stream(name: str, value: object) -> StreamOffset:
     seen = Seen.from_json(told) if isinstance(told, dict) else None
     if seen is None and told is not None:
         raise _damaged(name, value)
-    return StreamOffset(following, begin, created, earliest, ahead, seen)
+    return StreamOffset(following, begin, created, earliest, ahead, seen, value.get("skipped") is True)
 
 
 def _sequence(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.errors import MessageNotFound
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.spark.patience import patiently
 from jetspark.spark.source.claims import Gap, first_sequence, found_of, is_filtered, judge_gap, seen_of
@@ -90,7 +91,7 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
         deliver_policy=DeliverPolicy.BY_START_TIME,
         opt_start_time=time,
         mem_storage=True,
-        num_replicas=1,
+        num_replicas=1 if info.config.retention == RetentionPolicy.LIMITS else None,
         inactive_threshold=5.0,
     )
     consumer = js.create_consumer(name, config)

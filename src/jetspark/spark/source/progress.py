@@ -21,13 +21,16 @@ from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig,
 from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.spark.options import OptionError
 from jetspark.spark.source import progress_walk
+from jetspark.spark.source.claims import Outcome, found_of, judge_stream
+from jetspark.spark.source.data_loss import identity
 from jetspark.spark.source.progress_walk import ACK_WAIT, Standing, Walk, can_reset
+from jetspark.spark.source.range_proof import tail_time
 
 if TYPE_CHECKING:
     from jetspark.blocking.consumer import Consumer
     from jetspark.blocking.jetstream import JetStream
     from jetspark.jetstream.models.stream_info import StreamInfo
-    from jetspark.spark.source.offsets import Offset
+    from jetspark.spark.source.offsets import Offset, StreamOffset
     from jetspark.spark.source.options import SourceOptions
 
 logger = logging.getLogger("jetspark.spark")
@@ -48,7 +51,7 @@ class ProgressMirror:
         self._options = options
         # For servers before 2.14; None: reset.
         self._walks: dict[str, Walk | None] = {}
-        self._mirrored: dict[str, int] = {}
+        self._mirrored: dict[str, tuple[str, int]] = {}
         self._consumers: dict[str, Consumer] = {}
         self._retry_at = 0.0
         # Streams of which we know that they may be purged.
@@ -94,7 +97,7 @@ class ProgressMirror:
         if self._options.durable is None:
             return
         for name, one in offset.streams.items():
-            self._attempt(name, one.next, release=False)
+            self._attempt(name, one, release=False)
 
     def follow(self, offset: Offset) -> None:
         """Everything before this offset is committed."""
@@ -106,19 +109,30 @@ class ProgressMirror:
                 f"{list(self._options.subjects) or 'all'}: this would delete messages that were not read; "
                 "keep the subjects, start with a new checkpoint, or leave the option out",
             )
+        skipped = [name for name, one in offset.streams.items() if one.skipped]
+        if self._options.release_work_queue and skipped:
+            raise OptionError(
+                "releaseWorkQueue",
+                f"the query did not begin at the beginning of stream {skipped[0]!r}, or had other subjects "
+                "before: this would delete messages that were not read; start with a new checkpoint and "
+                "startingPosition=earliest, or leave the option out",
+            )
         for name, one in offset.streams.items():
-            if self._mirrored.get(name) != one.next and time.monotonic() >= self._retry_at:
-                self._attempt(name, one.next, release=True)
+            if self._mirrored.get(name) != (one.created, one.next) and time.monotonic() >= self._retry_at:
+                self._attempt(name, one, release=True)
 
-    def _attempt(self, stream: str, following: int, *, release: bool) -> None:
+    def _attempt(self, stream: str, one: StreamOffset, *, release: bool) -> None:
+        following = one.next
         try:
+            if release and not self._is_same(stream, one):
+                return
             if self._options.durable is not None and not self._move(stream, self._options.durable, following):
                 self._retry_at = time.monotonic() + RETRY
                 return
             if release and self._options.release_work_queue and following > 1:
                 self._release(stream, following)
             if release:
-                self._mirrored[stream] = following
+                self._mirrored[stream] = (one.created, following)
         except OptionError:
             raise
         except PermissionViolationError as error:
@@ -131,6 +145,20 @@ class ProgressMirror:
             logger.warning(
                 "progress of stream %r (sequence %d) was not mirrored: %s", stream, following - 1, error
             )
+
+    def _is_same(self, stream: str, one: StreamOffset) -> bool:
+        """Whether the stream still is the one that was read.
+
+        Otherwise, made again or restored from a backup, it has messages before the place that were not read.
+        They must not be released, nor acked for a durable. That it is another one is reported where it is
+        read on.
+        """
+        handle = self._js.get_stream(stream)
+        info = handle.cached_info
+        if identity(info) != one.created:
+            return False
+        end = 1 if one.ahead else one.next
+        return judge_stream(end, one.seen, found_of(info), tail_time(handle, info, one.seen)) == Outcome.FINE
 
     def _move(self, stream: str, name: str, following: int) -> bool:
         consumer = self._durable(stream, name, following)

@@ -1,15 +1,18 @@
 """Proving a range while it is read: that the stream still is the one that was planned, and nothing was lost.
 
 What is loss is decided in :mod:`jetspark.spark.source.claims`; here the leader is asked what that needs. At
-the start: identity, end and first sequence. After each run of rows with gaps: whether the first sequence has
-passed a gap that was not read before. At the end, where the last rows are missing: whether the leader has
-more of the range. A consumer knows no more than the replica it lives with, and a direct get than the one that
-answers; either may be behind the leader, which was asked for the range's end.
+the start: identity, end and first sequence. Where the stream was restored from a backup and written to
+since, the range ends before the messages stored since: the driver goes back to them. After each run of rows
+with gaps: whether the first sequence has passed a gap that was not read before. At the end, where the last
+rows are missing: whether the leader has more of the range. A consumer knows no more than the replica it
+lives with, and a direct get than the one that answers; either may be behind the leader, which was asked for
+the range's end.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -61,6 +64,8 @@ class RangeProof:
         self._gaps = gaps
         # The stream has lost the range's end, which was reported.
         self._short = False
+        # The stream has other messages at the end that it had, which was reported.
+        self._replaced = False
         # Before this sequence nothing is missing that was not judged; then come rows with gaps.
         self._judged = wanted.begin
         self._unjudged: list[pa.Array] = []
@@ -70,19 +75,23 @@ class RangeProof:
         self._asked = time.monotonic()
         self.position = wanted.begin
 
+    @property
+    def wanted(self) -> Range:
+        """The range. It gets shorter when it is found that its end was replaced by other messages."""
+        return self._wanted
+
     def open(self) -> Stream:
         """The stream, if it still is what it was when the range was planned."""
-        wanted = self._wanted
         patience = Patience()
         while True:
             try:
-                stream = self._js.get_stream(wanted.stream)
+                stream = self._js.get_stream(self._wanted.stream)
                 self._check_stream(stream)
                 break
             except (LeaderBehind, *PASSING) as error:
                 if not self.wait(patience, False, error):
                     break
-        first = found_of(stream.cached_info).first
+        wanted, first = self._wanted, found_of(stream.cached_info).first
         if not wanted.last_per_subject and first > self.position:
             self._check_gap(stream, min(first, wanted.end))
             self.position = self._judged = min(first, wanted.end)
@@ -96,6 +105,7 @@ class RangeProof:
         """Before reading goes on with another consumer, which may be one of another stream by now."""
         stream.info()
         self._check_identity(stream)
+        self._check_tail(stream)
 
     def accept(self, stream: Stream, sequences: pa.Array) -> None:
         """Take the next rows, whose ascending sequences these are."""
@@ -166,15 +176,26 @@ class RangeProof:
 
     def _check_stream(self, stream: Stream) -> None:
         self._check_identity(stream)
+        last = found_of(stream.cached_info).last
+        if last < self._wanted.end - 1:
+            raise LeaderBehind(self._wanted, last)
+        self._check_tail(stream)
+
+    def _check_tail(self, stream: Stream) -> None:
+        """Whether the stream lost its tail and has other messages in its place by now."""
+        from jetspark.spark.source.positions import after
+
         wanted, info = self._wanted, stream.cached_info
-        found = found_of(info)
         stored = tail_time(stream, info, wanted.seen)
-        if judge_stream(wanted.end, wanted.seen, found, stored) == Outcome.FINE:
+        if self._replaced or wanted.seen is None:
             return
-        if found.last < wanted.end - 1:
-            raise LeaderBehind(wanted, found.last)
-        assert wanted.seen is not None
+        if judge_stream(1, wanted.seen, found_of(info), stored) == Outcome.FINE:
+            return
         report(replaced(wanted.stream, wanted.seen.tail), fail=self._fail)
+        self._replaced = True
+        if not wanted.last_per_subject:
+            end = max(wanted.begin, after(self._js, info, wanted.seen.tail_time))
+            self._wanted = replace(wanted, end=min(wanted.end, end))
 
     def _check_identity(self, stream: Stream) -> None:
         wanted, self._info = self._wanted, stream.cached_info
@@ -186,9 +207,23 @@ class RangeProof:
     def _check_gap(self, stream: Stream, until: int, rows: pa.Array | None = None) -> None:
         """Whether the first sequence has passed what was missing and not judged before ``until``."""
         wanted, info = self._wanted, stream.cached_info
-        found = found_of(info)
-        until = min(found.first, until)
+        filtered = is_filtered(info, wanted.subjects)
+        until = min(found_of(info).first, until)
         begin = self._judged
+        if wanted.earliest and self._untouched and rows is not None and not filtered:
+            # What is missing before the first row is one thing, what is missing behind it another.
+            first = rows[0].as_py()
+            self._judge_gap(stream, begin, min(first, until), None, earliest=True)
+            self._judge_gap(stream, first, until, rows, earliest=False)
+            return
+        earliest = wanted.earliest and (self._untouched or filtered)
+        self._judge_gap(stream, begin, until, rows, earliest=earliest)
+
+    def _judge_gap(
+        self, stream: Stream, begin: int, until: int, rows: pa.Array | None, *, earliest: bool
+    ) -> None:
+        wanted, info = self._wanted, stream.cached_info
+        found = found_of(info)
         if rows is not None:
             begin, _ = first_gap(rows, begin) or (until, until)
         missing = until - begin
@@ -203,7 +238,7 @@ class RangeProof:
             wanted.seen,
             found,
             filtered=filtered,
-            earliest=wanted.earliest and (self._untouched or filtered),
+            earliest=earliest,
             full=some_subject_full(stream, found),
         )
         act(outcome, removed(wanted.stream, gap, found, filtered=filtered), fail=self._fail)

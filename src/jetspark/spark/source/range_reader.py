@@ -101,6 +101,7 @@ class RangeReader:
         proof = RangeProof(self._js, wanted, fail=self._fail, gaps=gaps)
         try:
             stream = proof.open()
+            wanted = proof.wanted
             if wanted.last_per_subject:
                 from jetspark.spark.source.snapshot import Snapshot
 
@@ -147,12 +148,13 @@ class RangeReader:
     def _read_consumer(self, stream: Stream, wanted: Range, proof: RangeProof) -> Generator[pa.RecordBatch]:
         patience = Patience()
         interrupted = False
-        while proof.position < wanted.end:
+        while proof.position < proof.wanted.end:
             before = proof.position
             try:
                 with self.consumer(stream, wanted, proof.position) as consumer:
                     if interrupted:
                         proof.again(stream)
+                        wanted = proof.wanted
                     for batch, sequences in self.drain(consumer, stream, wanted, proof.position):
                         proof.accept(stream, sequences)
                         yield from self._cut(batch)
@@ -186,13 +188,16 @@ class RangeReader:
             filters["filter_subject"] = subjects[0]
         elif subjects:
             filters["filter_subjects"] = subjects
+        # Where retention is not by limits, consumers must have the stream's number of replicas (error 10134),
+        # which is their default. Else one replica does: a consumer that is lost is made again.
+        replicas = 1 if stream.config.retention == RetentionPolicy.LIMITS else None
         limits = stream.config.consumer_limits
         cap = limits.inactive_threshold if limits is not None else None
         config = ConsumerConfig(
             description="jetspark: one task of a Spark query",
             ack_policy=AckPolicy.NONE,
             mem_storage=True,
-            num_replicas=1,
+            num_replicas=replicas,
             inactive_threshold=min(INACTIVE_THRESHOLD, cap) if cap else INACTIVE_THRESHOLD,
             **start,  # type: ignore[arg-type]
             **filters,  # type: ignore[arg-type]
@@ -285,11 +290,12 @@ class RangeReader:
         columns = [*self._schema.names, *([] if "sequence" in self._schema.names else ["sequence"])]
         patience = Patience()
         interrupted = False
-        while proof.position < wanted.end:
+        while proof.position < proof.wanted.end:
             before = proof.position
             try:
                 if interrupted:
                     proof.again(stream)
+                    wanted = proof.wanted
                 for batch in direct_batches(stream, wanted, proof.position, columns):
                     proof.accept(stream, batch.column("sequence"))
                     yield from self._cut(batch)

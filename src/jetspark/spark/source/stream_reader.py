@@ -123,6 +123,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     earliest=position.edge == EARLIEST,
                     ahead=begin > info.state.last_seq + 1,
                     seen=seen_of(info),
+                    skipped=begin > first_sequence(info),
                 )
             self._initial = Offset(streams, self._options.subjects, initial=True)
             self._progress().begin(self._initial)
@@ -313,7 +314,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 ahead=one.ahead and ends[name] == one.next,
                 seen=seen_of(self._infos[name]),
             )
-        return Offset(streams, options.subjects)
+        marked = {
+            name: replace(one, skipped=begin.skips(name, one.created, options.subjects))
+            for name, one in streams.items()
+        }
+        return Offset(marked, options.subjects)
 
     def _put_off(self, available: int) -> bool:
         if self._target is not None:
