@@ -205,7 +205,7 @@ def test_exit_says_what_was_published_while_disconnected_and_never_sent(
     own_server.kill()
     _, stderr = process.communicate("go\n", timeout=60)
     assert process.returncode == 0
-    assert "the process ends before about 22 bytes that it published were sent to the server\n" in stderr
+    assert "the process ends before about 15 bytes that it published were sent to the server\n" in stderr
 
 
 def test_exit_does_not_wait_for_a_dead_server(own_server: Server, spawn: Spawn) -> None:
