@@ -14,7 +14,7 @@ SEED   ?=
 BIN    := $(VENV)/bin
 # The stamp's name carries the content of what decides the environment: a changed pin means a new stamp,
 # an unchanged one costs a file check.
-CORE   := $(wildcard src/jetspark/wire/_speed*.[ch])
+CORE   := $(wildcard src/jetspark/wire/_core/_speed*.[ch])
 DEPS   := $(shell cat pyproject.toml requirements.lock hatch_build.py $(CORE) | cksum | tr -d " ")
 STAMP  := $(VENV)/.ready-$(DEPS)
 
@@ -47,7 +47,7 @@ soak-tests: setup ## All tests again and again: idle, busy, with random stops (R
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@MYPYPATH=tests $(BIN)/mypy --strict src tests/marking.py tests/raw_nats.py tests/source_*.py tests/stops.py tools/run_tests.py tools/soak_tests.py
+	@MYPYPATH=tests $(BIN)/mypy --strict src tests/support/marking.py tests/support/raw_nats.py tests/support/source_*.py tests/support/stops.py tools/run_tests.py tools/soak_tests.py
 
 check: lint ## Everything CI checks: ruff, mypy, tests, sanitizers
 	@$(MAKE) --no-print-directory test
@@ -57,7 +57,7 @@ bench: setup ## Measure beside nats-py, natsrpy and the raw limit: one table, a 
 	@$(BIN)/python bench/run.py $(ARGS)
 
 faults: setup ## The table of faults in its full form, with figures (ARGS="F3 --seed 1")
-	@$(BIN)/python tests/fault_table.py $(ARGS)
+	@$(BIN)/python tests/support/fault_table.py $(ARGS)
 
 exactly-once: setup ## Kill Spark pipelines at random moments and count every message (ARGS="queries --seed 1")
 	@$(BIN)/python tests/exactly_once $(ARGS)

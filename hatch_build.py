@@ -16,11 +16,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/jetspark/wire/_speed.c")
+PACKAGE = Path("src/jetspark/wire")
+SOURCE = PACKAGE / "_core" / "_speed.c"
 
 
 class CoreBuildHook(BuildHookInterface[Any]):
-    """Builds ``_speed`` next to its source, where an editable install finds it and a wheel takes it from."""
+    """Builds ``_speed`` into its package, where an editable install finds it and a wheel takes it from."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         wanted = os.environ.get("JETSPARK_BUILD", "").lower()
@@ -28,7 +29,7 @@ class CoreBuildHook(BuildHookInterface[Any]):
             raise ValueError(f"JETSPARK_BUILD={wanted!r}: must be c, python, or not set")
         if self.target_name != "wheel":
             return
-        target = SOURCE.with_name("_speed" + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+        target = PACKAGE / ("_speed" + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
         if wanted == "python":
             remove_core(Path(self.root), target)
             return

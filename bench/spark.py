@@ -183,8 +183,8 @@ class ObjectsSource(DataSource):
 class ObjectsReader(NatsPyReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         from jetspark import blocking
-        from jetspark.spark.range_reader import stored_batch
-        from jetspark.spark.schema import SCHEMA
+        from jetspark.spark.source.range_reader import stored_batch
+        from jetspark.spark.source.schema import SCHEMA
 
         with blocking.connect(self.url) as connection:
             stream = connection.jetstream().get_stream(self.stream)

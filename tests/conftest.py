@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from helpers import three_nodes
 from jetspark.server import Cluster, Server
 from jetspark.wire import backend
-from marking import Marking
-from quick_spark import spark_home
-from stops import expect_stops
+from support import quick_spark
+from support.helpers import three_nodes
+from support.marking import Marking
+from support.stops import expect_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,13 +70,11 @@ class StartServer(Protocol):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _quick_spark() -> Iterator[None]:
     """Every Spark that tests start, in whatever process, is the quick one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_HOME", str(spark_home(tmp_path_factory.mktemp("spark-home"))))
-        # Each query starts a Python process that imports numpy, which starts threads for algebra: a quarter
-        # of what the start costs.
-        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        for name, value in quick_spark.environment().items():
+            patch.setenv(name, value)
         yield
 
 

@@ -71,7 +71,7 @@ def build(command: list[str]) -> None:
     target = wire / ("_speed" + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
     include = sysconfig.get_paths()["include"]
     ran = subprocess.run(
-        [*command, *FLAGS, f"-I{include}", str(wire / "_speed.c"), "-o", str(target)], check=False
+        [*command, *FLAGS, f"-I{include}", str(wire / "_core" / "_speed.c"), "-o", str(target)], check=False
     )
     if ran.returncode:
         raise Failed("the core does not compile without warnings")
@@ -155,7 +155,7 @@ def main() -> int:
         build(command)
         env = environment(preloaded)
         run("the core is the one with the sanitizers", [sys.executable, "-c", CHECK, str(BUILD)], env)
-        fuzz = [sys.executable, "tests/differential_fuzz.py"]
+        fuzz = [sys.executable, "tests/support/differential_fuzz.py"]
         run("differential fuzz", [*fuzz, f"--seconds={given.seconds}", f"--seed={given.seed}"], env)
         # --capture=sys: what UBSan writes goes past pytest.
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys"]

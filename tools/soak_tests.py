@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from stops import FOLDER, locked, suspended  # noqa: E402
+from support.stops import FOLDER, locked, suspended  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

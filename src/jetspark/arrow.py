@@ -16,14 +16,14 @@ from array import array
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError
-from jetspark.jetstream.ack_reply import Metadata, parse_ack_reply, position
-from jetspark.jetstream.columnar import ConsumeColumns
+from jetspark.jetstream.consume.columnar import ConsumeColumns
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.direct_columns import PAGE, PAGE_BYTES, read_pages
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.flow.ack_reply import Metadata, parse_ack_reply, position
+from jetspark.jetstream.flow.options import PullOptions
+from jetspark.jetstream.models.values import Timestamp
 from jetspark.jetstream.stored import check_positive
 from jetspark.jetstream.stream import Stream
-from jetspark.jetstream.values import Timestamp
 from jetspark.wire.columns import PackedColumns
 from jetspark.wire.headers import decode_headers
 from jetspark.wire.subjects import validate_filter

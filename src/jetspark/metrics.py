@@ -21,15 +21,16 @@ from weakref import WeakKeyDictionary
 from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
 from jetspark.connection.listening import QUIET_SECONDS
-from jetspark.connection.subscription import Sink, Subscription
-from jetspark.jetstream.atomic_batch import AtomicBatch
-from jetspark.jetstream.fast_ingest import FastIngest
-from jetspark.jetstream.flow_sink import FlowSink
+from jetspark.connection.subscription import Subscription
+from jetspark.jetstream.consume.flow_sink import FlowSink
+from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.message import ACK, Message
-from jetspark.jetstream.publisher import Publisher
-from jetspark.jetstream.pull import PullSink
+from jetspark.jetstream.publish.atomic_batch import AtomicBatch
+from jetspark.jetstream.publish.fast_ingest import FastIngest
+from jetspark.jetstream.publish.publisher import Publisher
 
 if TYPE_CHECKING:
+    from jetspark.connection.sink import Sink
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import Columns
 

@@ -34,8 +34,8 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.ack_reply import parse_ack_reply
-from jetspark.jetstream.publish_many import Publishing
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
+from jetspark.jetstream.publish.many import Publishing
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:

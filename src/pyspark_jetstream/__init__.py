@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from jetspark.spark.source import DefaultSource
+        from jetspark.spark.data_source import DefaultSource
     except ImportError as error:
         # Spark asks with hasattr(): this hides our source and leaves the others alone.
         warnings.warn(f"format('jetstream') is not available: {error}", RuntimeWarning, stacklevel=2)

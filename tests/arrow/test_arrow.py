@@ -13,15 +13,15 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import has_pending
-from helpers import eventually, eventually_sync, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, arrow, blocking
 from jetspark.arrow import SCHEMA, consume_arrow, to_record_batch
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.ack_reply import NotJetStreamMessage, parse_ack_reply
-from jetspark.jetstream.consume_errors import ConsumerDeleted
+from jetspark.jetstream.consume.errors import ConsumerDeleted
+from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, parse_ack_reply
 from jetspark.wire.columns import COLUMNAR, Columns, join_columns
 from jetspark.wire.parser import Parser
+from support.consuming import has_pending
+from support.helpers import eventually, eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import columns_wire
-from columns_wire import V1, line, read
 from jetspark.arrow import SCHEMA, to_record_batch
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import PackedColumns, join_columns
+from support import columns_wire
+from support.columns_wire import V1, line, read
 
 CHOICES = [list(names) for size in (1, 2) for names in itertools.permutations(SCHEMA.names, size)]
 CHOICES += [SCHEMA.names, SCHEMA.names[::-1], ["headers", "data", "headers", "data"], []]
@@ -172,12 +172,12 @@ if speed is not None:
     def test_pandas_is_not_imported_for_a_batch() -> None:
         """Where it is installed, pyarrow imports it to look at Python values, which takes its time."""
         script = (
-            "import sys; sys.path.insert(0, sys.argv[1]); from columns_wire import V1, line, read\n"
+            "import sys; sys.path.insert(0, sys.argv[1]); from support.columns_wire import V1, line, read\n"
             "from jetspark.arrow import SCHEMA, to_record_batch\n"
             "to_record_batch(read(line(b'a', V1 % 1, b'x'), compiled=True), SCHEMA.names, 'S')\n"
             "print('pandas' in sys.modules)\n"
             "import pyarrow; pyarrow.scalar('x'); print('pandas' in sys.modules)\n"
         )
-        command = [sys.executable, "-c", script, str(Path(columns_wire.__file__).parent)]
+        command = [sys.executable, "-c", script, str(Path(columns_wire.__file__).parents[1])]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
         assert said == ["False", "True"], "by our batch, and by a look at a value"

@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from fault_proxy import FaultProxy
-from helpers import unique
 from jetspark import RetentionPolicy, StorageType, StreamConfig, blocking
 from jetspark.arrow import SCHEMA, get_arrow
 from jetspark.errors import ConnectionLost, InvalidArgument, ProtocolError, RequestTimeout
 from jetspark.jetstream.direct_columns import Page, _page_of, check_chain
 from jetspark.jetstream.errors import JetStreamNotEnabled
 from jetspark.wire.columns import Columns
+from support.fault_proxy import FaultProxy
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

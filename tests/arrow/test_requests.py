@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import PullSpy, fill, has_pending, make_filled
-from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, consume_arrow
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.ack_reply import num_pending
-from jetspark.jetstream.consume_errors import MissedHeartbeat
+from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.jetstream.flow.ack_reply import num_pending
 from jetspark.server import Server
+from support.consuming import PullSpy, fill, has_pending, make_filled
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

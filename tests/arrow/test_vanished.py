@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from helpers import unique
 from jetspark import AckPolicy, ConsumerConfig, StreamConfig, blocking
 from jetspark.arrow import ConsumeArrow, consume_arrow
-from jetspark.jetstream.consume_errors import ConsumerDeleted, ConsumerLost, NoConsumerResponders
+from jetspark.jetstream.consume.errors import ConsumerDeleted, ConsumerLost, NoConsumerResponders
 from jetspark.server import Server
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from pathlib import Path

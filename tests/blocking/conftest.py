@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import LIMIT, unique
 from jetspark import StorageType, StreamConfig, blocking
+from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, Expect, IngestGap, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed, InvalidArgument
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
 from jetspark.jetstream.errors import WrongLastSequence
-from jetspark.jetstream.ordered import OrderedConsumerBusy, OrderedConsumerClosed
-from jetspark.jetstream.pull_subscribe import PullSubscriptionClosed
+from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

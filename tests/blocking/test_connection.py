@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import FOREVER, PROMPT, eventually_sync, unique
 from jetspark import blocking, events
 from jetspark.errors import (
     ConnectionClosed,
@@ -19,6 +18,7 @@ from jetspark.errors import (
     NoServersAvailable,
     RequestTimeout,
 )
+from support.helpers import FOREVER, PROMPT, eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import blocking, events
 from jetspark.errors import (
     ConnectionClosed,
@@ -16,6 +15,7 @@ from jetspark.errors import (
     JetsparkError,
     OutboundBufferFull,
 )
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
-from jetspark.jetstream.consume import HandlerFailed
-from jetspark.jetstream.consume_errors import ConsumerDeleted
+from jetspark.jetstream.consume.consume import HandlerFailed
+from jetspark.jetstream.consume.errors import ConsumerDeleted
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

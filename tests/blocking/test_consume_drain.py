@@ -9,10 +9,10 @@ from weakref import WeakSet
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

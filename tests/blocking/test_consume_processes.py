@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import PROMPT, eventually_sync, unique
 from jetspark import ConsumerConfig, blocking
 from jetspark.errors import ConnectionClosed
+from support.helpers import PROMPT, eventually_sync, unique
 
 if TYPE_CHECKING:
     import subprocess

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import blocking
 from jetspark.errors import ConnectionClosed
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

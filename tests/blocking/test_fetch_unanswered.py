@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync
 from jetspark import ConsumerConfig, StreamConfig, blocking
 from jetspark.errors import NotConnected
-from jetspark.jetstream.consume_errors import PullUnanswered
+from jetspark.jetstream.consume.errors import PullUnanswered
+from support.helpers import eventually_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable

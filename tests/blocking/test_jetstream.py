@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import unique
 from jetspark import ConsumerConfig, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed, JetsparkError
 from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

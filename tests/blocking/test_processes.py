@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import PROMPT, unique
 from jetspark import blocking
 from jetspark.errors import ConnectionClosed
+from support.helpers import PROMPT, unique
 
 if TYPE_CHECKING:
     import subprocess

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import PubAck, PublisherFull, PublishFailed, StorageType, StreamConfig, blocking
 from jetspark.errors import (
     ConnectionClosed,
@@ -21,6 +20,7 @@ from jetspark.errors import (
     OutboundBufferFull,
 )
 from jetspark.jetstream.errors import NoStreamResponse
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync, unique
 from jetspark import AckPolicy, ConsumerConfig, blocking
 from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.events import CallbackFailed
-from jetspark.jetstream.consume_errors import ConsumerDeleted, MissedHeartbeat, OrderedReset, UnexpectedStatus
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
-from jetspark.jetstream.subscribe_checks import ConsumerInUse
+from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, OrderedReset, UnexpectedStatus
+from jetspark.jetstream.subscribe.checks import ConsumerInUse
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from jetspark.wire.headers import HeaderBlock
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

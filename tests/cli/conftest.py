@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from cli_forks import Forks
-from cli_runner import Ran, Terminal, environment, inside, process
-from helpers import unique
-from piping import PipeChild, publish
+from support.cli_forks import Forks
+from support.cli_runner import Ran, Terminal, environment, inside, process
+from support.helpers import unique
+from support.piping import PipeChild, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from jetspark.server import Server
-    from piping import Pipe
+    from support.piping import Pipe
 
 
 class Run(Protocol):

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyspark.sql import SparkSession
 
-from cli_runner import inside
+from support.cli_runner import inside
 
 if __name__ == "__main__":
     # The session stays for the next command. That it is stopped is seen where a process runs one pipe.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import SCRIPT
-from helpers import unique
-from jetspark.cli.bench_report import Result, bars, histogram, micros, percentiles
+from jetspark.cli.bench.report import Result, bars, histogram, micros, percentiles
+from support.cli_runner import SCRIPT
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from conftest import Run

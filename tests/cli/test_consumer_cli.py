@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import eventually_sync
+from support.helpers import eventually_sync
 
 if TYPE_CHECKING:
     from pathlib import Path

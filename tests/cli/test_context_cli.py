@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
-from cli_runner import environment, inside
 from jetspark.server import ServerTLS
-from jwt_mint import Key, Operator
-from pki import PKI
+from support.cli_runner import environment, inside
+from support.jwt_mint import Key, Operator
+from support.pki import PKI
 
 if TYPE_CHECKING:
     from pathlib import Path

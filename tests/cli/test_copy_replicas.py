@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from helpers import three_nodes
 from jetspark import StreamConfig, blocking
-from jetspark.cli import transfer
 from jetspark.cli.errors import CommandFailed
-from lagging import behind, follower_of
+from jetspark.cli.stream import transfer
+from support.helpers import three_nodes
+from support.lagging import behind, follower_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import nkeys
 import pytest
 
-from cli_runner import Ran, environment, inside
-from helpers import unique
 from jetspark.server import Server
-from jwt_mint import Key, Operator, User
+from support.cli_runner import Ran, environment, inside
+from support.helpers import unique
+from support.jwt_mint import Key, Operator, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import SCRIPT, environment, inside
-from helpers import gone
-from jetspark.cli import demo as demo_module
-from jetspark.cli.demo import committed_files
-from jetspark.cli.demo_chart import bar, sparkline, text_chart, write_png
-from jetspark.cli.demo_orders import LATE_MINUTES, Order, closing, make_orders
-from jetspark.cli.demo_reconcile import Reconciliation, Total, reconcile
+from jetspark.cli.demo import command as demo_module
+from jetspark.cli.demo.chart import bar, sparkline, text_chart, write_png
+from jetspark.cli.demo.command import committed_files
+from jetspark.cli.demo.orders import LATE_MINUTES, Order, closing, make_orders
+from jetspark.cli.demo.reconcile import Reconciliation, Total, reconcile
+from support.cli_runner import SCRIPT, environment, inside
+from support.helpers import gone
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
-from cli_runner import SCRIPT
-from helpers import eventually_sync, unique
+from support.cli_runner import SCRIPT
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 
-from helpers import unique
-from piping import NOW, SCHEMA, bodies, publish
+from support.helpers import unique
+from support.piping import NOW, SCHEMA, bodies, publish
 
 if TYPE_CHECKING:
     from conftest import Open, Run
-    from piping import Pipe
+    from support.piping import Pipe
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from jetspark.cli.pipe_job import build
-from piping import NOW, SCHEMA, bodies, publish
+from jetspark.cli.pipe.job import build
+from support.piping import NOW, SCHEMA, bodies, publish
 
 if TYPE_CHECKING:
     from conftest import Run
-    from piping import Pipe
+    from support.piping import Pipe
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -170,6 +170,7 @@ def test_state_that_only_spark_sees_is_refused_before_the_first_batch(
     assert "--sql: the new query keeps state, which would lack all that was read before" in error
     error = job.refused(sql="SELECT cast(id AS string) AS id, region FROM input", started=True)
     assert "column id was bigint, now it is string" in error
+    assert f"move {home}/{orders}/p away and begin a new checkpoint with --restart-from committed" in error
     publish(cli, orders, range(4, 6))
     job.works(sql="SELECT id, region FROM input")
     assert parquet_ids(home / orders / "p") == list(range(6))
@@ -233,6 +234,22 @@ def test_a_stream_that_was_made_again_is_another_stream(
     assert stream_ids(cli, target) == [0, 1, 2, 3, 20, 21]
     job.works()
     assert stream_ids(cli, target) == [0, 1, 2, 3, 20, 21]
+
+
+def test_messages_that_are_gone_end_the_job_until_it_may_go_on_without_them(
+    pipe: Pipe, cli: Run, home: Path, orders: str, target: str
+) -> None:
+    job = Job(pipe, home, orders, [f"jetstream:{target}:{target}.x"])
+    job.works()
+    publish(cli, orders, range(4, 6))
+    assert cli("stream", "purge", orders, "--force").code == 0
+    publish(cli, orders, range(6, 8))
+    ran = job.run()
+    assert ran.code == 1, ran
+    assert "messages 5 to 6 (2 sequences) were purged or have expired before they were read" in ran.err
+    assert "use --allow-data-loss to go on without them" in ran.err
+    job.works("--allow-data-loss")
+    assert stream_ids(cli, target) == [0, 1, 2, 3, 6, 7]
 
 
 def test_a_folder_of_another_query_is_noticed_before_the_first_batch(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli_runner import environment, inside
 from jetspark.cli.errors import CommandFailed, UsageError
-from jetspark.cli.json_schema import check_schema, infer
-from jetspark.cli.pipe_checks import split_credentials
-from jetspark.cli.pipe_errors import brief, failed
-from jetspark.cli.pipe_job import Sink, build, load, parse_sink, parse_start, parse_trigger
-from jetspark.cli.pipe_record import plain_sql
+from jetspark.cli.pipe.checks import split_credentials
+from jetspark.cli.pipe.errors import brief, failed
+from jetspark.cli.pipe.job import Sink, build, load, parse_sink, parse_start, parse_trigger
+from jetspark.cli.pipe.json_schema import check_schema, infer
+from jetspark.cli.pipe.record import plain_sql
 from jetspark.cli.stopping import Flag
+from support.cli_runner import environment, inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -332,7 +332,7 @@ class Ending:
 
 
 def watch(*errors: Exception | None) -> list[tuple[int, int, int]]:
-    from jetspark.cli.pipe_run import Tally, _watch
+    from jetspark.cli.pipe.run import Tally, _watch
 
     queries: list[Ending] = []
     queries += [Ending(queries, error) for error in errors]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jetspark.cli.errors import CommandFailed
-from jetspark.cli.pipe_record import Record, compare, decode, encode, keeps_state, plain_sql, same_rows
+from jetspark.cli.pipe.record import Record, compare, decode, encode, keeps_state, plain_sql, same_rows
 
 BASE: dict[str, Any] = {
     "folder": "f",

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 
-from cli_runner import SCRIPT
-from helpers import LIMIT
-from piping import NOW, SCHEMA, publish
+from support.cli_runner import SCRIPT
+from support.helpers import LIMIT
+from support.piping import NOW, SCHEMA, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Run
-    from piping import Pipe
+    from support.piping import Pipe
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from cli_runner import SCRIPT, Terminal, environment, process
-from helpers import unique
 from jetspark import __version__
 from jetspark.cli.app import ALIASES, hoist, tree
 from jetspark.cli.app import COMMANDS as COMMANDS_OF_ROOT
 from jetspark.cli.tree import branches
+from support.cli_runner import SCRIPT, Terminal, environment, process
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from conftest import Open, Run
@@ -194,9 +194,9 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str, tmp_path:
 @pytest.mark.parametrize(
     ("line", "absent"),
     [
-        ("--help", ["asyncio", "rich", "jetspark.connecting", "jetspark.cli.stream"]),
+        ("--help", ["asyncio", "rich", "jetspark.connecting", "jetspark.cli.stream.command"]),
         ("stream --help", ["rich", "jetspark.connecting", "jetspark.cli.messages"]),
-        ("context ls --json", ["rich", "jetspark.connecting", "jetspark.cli.stream"]),
+        ("context ls --json", ["rich", "jetspark.connecting", "jetspark.cli.stream.command"]),
     ],
 )
 def test_starting_is_light(tmp_path: Path, line: str, absent: list[str]) -> None:
@@ -254,7 +254,7 @@ def test_modules_stay_small() -> None:
     spec = importlib.util.find_spec("jetspark.cli")
     assert spec is not None
     assert spec.origin is not None
-    for path in Path(spec.origin).parent.glob("*.py"):
+    for path in Path(spec.origin).parent.rglob("*.py"):
         assert len(path.read_text().splitlines()) < 600, path
 
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli_forks import installed
-from cli_runner import ESCAPES, SCRIPT, Terminal, inside
-from helpers import unique
 from jetspark.cli.app import tree
+from support.cli_forks import installed
+from support.cli_runner import ESCAPES, SCRIPT, Terminal, inside
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cli_forks import Forks, Piped
+    from support.cli_forks import Forks, Piped
 
 pytestmark = pytest.mark.slow
 

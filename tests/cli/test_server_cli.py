@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import SCRIPT, Terminal, environment, inside
-from helpers import eventually_sync, gone
 from jetspark.cli import local
+from support.cli_runner import SCRIPT, Terminal, environment, inside
+from support.helpers import eventually_sync, gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

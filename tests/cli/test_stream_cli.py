@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import eventually_sync, unique
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from pathlib import Path

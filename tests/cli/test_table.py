@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import environment, inside
-from helpers import unique
+from support.cli_runner import environment, inside
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_runner import ESCAPES, SCRIPT
-from jetspark.cli.top_view import KEYS, ConsumerRow, Sample, StreamRow, View, lines, ordered, rows
+from jetspark.cli.top.view import KEYS, ConsumerRow, Sample, StreamRow, View, lines, ordered, rows
 from jetspark.jetstream import ConsumerInfo, SequenceInfo, StreamConfig, StreamInfo, StreamState, Timestamp
+from support.cli_runner import ESCAPES, SCRIPT
 
 if TYPE_CHECKING:
     from conftest import Open, Run

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from exactly_once.scenario import KEYS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jetspark import blocking
+
+
+def last(checkpoint: Path, log: str) -> int:
+    """The last micro-batch in a query's log of those begun (offsets) or those done (commits), -1 for none."""
+    return max((int(one.name) for one in (checkpoint / log).glob("[0-9]*")), default=-1)
 
 
 def count(js: blocking.JetStream, stream: str) -> collections.Counter[int]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exactly_once.checks import last
 from exactly_once.scenario import KEYS, Run, Scenario
 from jetspark import StreamConfig, blocking
 from jetspark.server import Server
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # Safety nets with room for a busy machine, where the start of a JVM alone may take a minute.
 _PATIENCE = 300.0
 _LAST_LIFE = 600.0
+# A job that stores nothing for so long has nothing to store.
+_IDLE = 30.0
 
 
 @dataclass(slots=True)
@@ -77,10 +80,9 @@ class Job:
 
     def __init__(self, scenario: Scenario, life: int, *, finish: bool = False) -> None:
         command = scenario.command(life, finish=finish)
-        folders = scenario.checkpoints()
-        self._scenario = scenario
-        self._done = {query: last(folder, "commits") for query, folder in folders.items()}
-        self._begun = {query: last(folder, "offsets") for query, folder in folders.items()}
+        self._checkpoints = scenario.checkpoints()
+        self._done = {query: last(folder, "commits") for query, folder in self._checkpoints.items()}
+        self._begun = {query: last(folder, "offsets") for query, folder in self._checkpoints.items()}
         self._hurt = False
         self._log = scenario.run.folder / "job.log"
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -113,8 +115,13 @@ class Job:
             self._hurt or "failed to connect back" in self.said()
         )
 
-    def wait_working(self, query: str, *, done: bool) -> bool:
-        """Wait until a query has begun a micro-batch since the start, or done one; False: see `excused`."""
+    def wait_working(self, share: float, *, done: bool) -> bool:
+        """Wait until a query has begun a micro-batch since the start, or done one; False: see `excused`.
+
+        ``share`` (0 <= share < 1) chooses the query among those of this life, which may differ from the
+        queries of the life before.
+        """
+        query = sorted(self._checkpoints)[int(share * len(self._checkpoints))]
         deadline = time.monotonic() + _PATIENCE
         while not self._works(query, done):
             ended = self.process.poll() is not None  # first: it may die while we look for an excuse
@@ -126,10 +133,14 @@ class Job:
         return True
 
     def _works(self, query: str, done: bool) -> bool:
-        folder = self._scenario.checkpoints()[query]
-        if last(folder, "commits") > self._done.get(query, -1):
+        folder = self._checkpoints[query]
+        if last(folder, "commits") > self._done[query]:
             return True
-        return not done and last(folder, "offsets") > self._begun.get(query, -1)
+        return not done and last(folder, "offsets") > self._begun[query]
+
+    def is_inside(self) -> bool:
+        """Whether one of its queries has begun a micro-batch that is not committed."""
+        return any(last(folder, "offsets") > last(folder, "commits") for folder in self._checkpoints.values())
 
     def pids(self) -> Iterator[tuple[int, str]]:
         """The processes of its session: Spark's Python daemon leaves the process group, but not that.
@@ -170,16 +181,16 @@ class Job:
         return True
 
 
-def last(checkpoint: Path, log: str) -> int:
-    """The last micro-batch in a query's log of those begun (offsets) or those done (commits)."""
-    return max((int(one.name) for one in (checkpoint / log).glob("[0-9]*")), default=-1)
+def wait_stored(stream: blocking.Stream, job: Job) -> None:
+    """Wait until the job has stored a row from now on: the kill that follows hits a half-written micro-batch.
 
-
-def begun(scenario: Scenario) -> bool:
-    """Whether some query has a micro-batch in its log that is not committed."""
-    return any(
-        last(folder, "offsets") > last(folder, "commits") for folder in scenario.checkpoints().values()
-    )
+    However late it is on a busy machine. A job that has ended, or has nothing to write, is not waited for.
+    """
+    before, deadline = stream.info().state.messages, time.monotonic() + _IDLE
+    while stream.info().state.messages == before:
+        if job.process.poll() is not None or time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def prove(
@@ -229,7 +240,8 @@ def prove(
             for number, kill in enumerate(planned):
                 publisher.allow((number + 1) / (kills + 1))
                 if job is not None and job.process.poll() is not None:
-                    job = None  # a query did not survive the kill of its planner
+                    job.kill()  # a query did not survive the kill of its planner; its JVM may, for a moment
+                    job = None
                 if kill == "start" and job is not None:
                     job.kill()
                     job = None
@@ -238,12 +250,16 @@ def prove(
                 if kill == "start":
                     time.sleep(chance.uniform(1.0, 10.0))
                 else:
-                    query, done = chance.choice(sorted(scenario.checkpoints())), chance.random() < 0.5
-                    while not job.wait_working(query, done=done):
+                    share, done = chance.random(), chance.random() < 0.5
+                    while not job.wait_working(share, done=done):
+                        job.kill()
                         job = Job(scenario, next(started_lives))
-                    time.sleep(chance.uniform(0.0, 2.0))
+                    if chance.random() < 0.5:
+                        wait_stored(js.get_stream(kind.streams[0]), job)
+                    else:
+                        time.sleep(chance.uniform(0.0, 2.0))
                 # While it starts, what is begun is what the kill before left behind.
-                cut = kill != "start" and begun(scenario)
+                cut = kill != "start" and job.is_inside()
                 if kill != "python" or not job.kill_python(chance):
                     job.kill()
                     job = None

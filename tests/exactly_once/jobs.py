@@ -16,24 +16,13 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from exactly_once.scenario import SETTINGS
 from jetspark.spark import read_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
-
-# Each life lasts seconds only: what is compiled for the long run is never paid back.
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 @dataclass(frozen=True, slots=True)

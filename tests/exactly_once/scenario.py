@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
 KEYS = 40
 """Keys of the messages, see :class:`Run`."""
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Of Spark. Each life lasts seconds only: what is compiled for the long run is never paid back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +56,9 @@ class Scenario(abc.ABC):
 
     @abc.abstractmethod
     def checkpoints(self) -> Mapping[str, Path]:
-        """The checkpoint folder of each query that must be seen at work. It need not exist yet.
+        """The checkpoint folder of each query of the life that :meth:`command` was last asked for.
 
-        Asked again at every look, so the answer may change when a later life adds a query.
+        The folders need not exist yet.
         """
 
     @abc.abstractmethod

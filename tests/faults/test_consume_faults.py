@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, make
-from helpers import eventually, three_nodes
 from jetspark import StorageType
 from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.consume_errors import LeadershipChanged, MissedHeartbeat, PullWarning, ServerShutdown
-from recorder import Recorder
+from jetspark.jetstream.consume.errors import LeadershipChanged, MissedHeartbeat, PullWarning, ServerShutdown
+from support.consuming import durable, make
+from support.helpers import eventually, three_nodes
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -8,10 +8,10 @@ import random
 import time
 import urllib.request
 
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import Workload, audit, within
-from helpers import unique
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import Workload, audit, within
+from support.helpers import unique
 
 
 async def server_kills(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
 from jetspark import StorageType, StreamConfig
 from jetspark.server import Server
-from power import Disk, NoPower
+from support.fault_table import Outcome, Row, Scale, check
+from support.power import Disk, NoPower
 
 if TYPE_CHECKING:
     import random

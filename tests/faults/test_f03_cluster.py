@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import BlockingWorkload, Workload, audit, within
-from helpers import Stalls, three_nodes, unique
 from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
-from jetspark.jetstream import publisher_acks
+from jetspark.jetstream.publish import acks as publisher_acks
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import BlockingWorkload, Workload, audit, within
+from support.helpers import Stalls, three_nodes, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from fault_loads import OPTIONS, AsyncLoad, BlockingLoad, Load
-from fault_proxy import FaultProxy
-from fault_table import Outcome, Row, Scale, check, perform
-from helpers import eventually, unique
 from jetspark import StorageType, StreamConfig
 from jetspark.connection.core import ConnectionCore
 from jetspark.connection.events import Disconnected, ReconnectFailed
 from jetspark.connection.requests import RequestInbox
 from jetspark.server import Server
+from support.fault_loads import OPTIONS, AsyncLoad, BlockingLoad, Load
+from support.fault_proxy import FaultProxy
+from support.fault_table import Outcome, Row, Scale, check, perform
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable

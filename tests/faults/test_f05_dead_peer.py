@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import within
-from helpers import Stalls, three_nodes, unique, until_answered
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.connection.events import Disconnected
 from jetspark.errors import ConnectionLost, JetsparkError
-from jetspark.jetstream.consume_errors import PullWarning
+from jetspark.jetstream.consume.errors import PullWarning
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import within
+from support.helpers import Stalls, three_nodes, unique, until_answered
 
 if TYPE_CHECKING:
     from jetspark.connection.events import Event
@@ -317,7 +317,7 @@ async def run(scale: Scale) -> Outcome:
         rounds=scale.pick(1, 8),
         elections=scale.pick(0, 4),
         interval=1.0 if scale.full else 1.5,
-        # The short form shares the machine; tests/integration/test_dead_peer.py has the time.
+        # The short form shares the machine; tests/connection/test_dead_peer.py has the time.
         patience=20.0 if scale.full else 60.0,
         timed=scale.full,
     )

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-import parser_fuzz
-from fault_table import Outcome, Row, Scale, check
 from jetspark.errors import ProtocolError
 from jetspark.wire import Parser
-from parser_fuzz import SEEDS, WORDS, Backend, backends, make_target, mutations, play
+from support import parser_fuzz
+from support.fault_table import Outcome, Row, Scale, check
+from support.parser_fuzz import SEEDS, WORDS, Backend, backends, make_target, mutations, play
 
 RUNS = 5_000_000
 JOBS = 2

@@ -1,6 +1,7 @@
 """F7: random sequences of publish, fetch, consume, ack, nak, term, drain, stop, cuts and restarts.
 
-What a work consumer delivers is compared with a model of what it owes: tests/work_model.py has the rules.
+What a work consumer delivers is compared with a model of what it owes: tests/support/work_model.py has the
+rules.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import logging
 from collections import Counter
 from contextlib import ExitStack
 
-from fault_table import Outcome, Row, Scale, check
 from jetspark.server import Server
-from work_sequences import Host, Sequence
+from support.fault_table import Outcome, Row, Scale, check
+from support.work_sequences import Host, Sequence
 
 
 async def run(scale: Scale) -> Outcome:
@@ -52,14 +53,18 @@ def judge(played: list[Sequence], restarts: int) -> Outcome:
             print("\n".join(sequence.trace[-80:]))
     figures = {
         "sequences": len(played),
-        "steps": steps.total() - steps["delivery"],
+        "steps": steps.total() - steps["delivery"] - steps["unanswered"],
         "published": sum(sequence.model.stored for sequence in played),
         "deliveries": steps["delivery"],
         "cuts": steps["cut"],
         "restarts": restarts,
         "drains": steps["drain_connection"],
+        "fetches without an answer": steps["unanswered"],
         "mismatches": sum(len(sequence.mismatches) for sequence in played),
     }
+    fetches = steps["fetch"] + steps["fetch_owed"]
+    if steps["unanswered"] * 10 > fetches:
+        problems.insert(0, f"{steps['unanswered']} of {fetches} fetches had no answer")
     return Outcome(figures=figures, problems=problems[:10])
 
 

@@ -13,12 +13,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from footprint import Footprint, client_subscriptions, consumers, rss, slope, varz
-from helpers import eventually
 from jetspark.server import Server
-from lossy_proxy import LossyProxy
-from soaking import PARTS, Soak, prepare
+from support.fault_table import Outcome, Row, Scale, check
+from support.footprint import Footprint, client_subscriptions, consumers, rss, slope, varz
+from support.helpers import eventually
+from support.lossy_proxy import LossyProxy
+from support.soaking import PARTS, Soak, prepare
 
 if TYPE_CHECKING:
     import random

@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import within
-from helpers import Stalls
 from jetspark.connection.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import within
+from support.helpers import Stalls
 
 if TYPE_CHECKING:
     from jetspark.connection.events import Event

@@ -15,12 +15,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from footprint import rss
-from helpers import eventually
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.connection.events import SlowConsumer
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.footprint import rss
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

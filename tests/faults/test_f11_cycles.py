@@ -15,13 +15,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import within
-from footprint import Footprint, rss, varz
-from helpers import eventually
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionClosed
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import within
+from support.footprint import Footprint, rss, varz
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer

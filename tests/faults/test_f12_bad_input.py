@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import jetspark
-from bad_input import MAX_PAYLOAD, World, all_cases, attempt, command_lines
-from cli_runner import environment, inside
-from fault_table import Outcome, Row, Scale, check
-from helpers import eventually_sync
 from jetspark import ConsumerConfig, StreamConfig
 from jetspark.server import Server
-from jwt_mint import Operator
+from support.bad_input import MAX_PAYLOAD, World, all_cases, attempt, command_lines
+from support.cli_runner import environment, inside
+from support.fault_table import Outcome, Row, Scale, check
+from support.helpers import eventually_sync
+from support.jwt_mint import Operator
 
 
 async def library(world: World, outcome: Outcome, areas: Counter[str]) -> None:

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from auth_world import MESSAGES, STREAM, Attempt, AuthWorld, Kind
-from case_tables import module
-from fault_table import Outcome, Row, Scale, check
-from helpers import PROMPT, eventually, eventually_sync
 from jetspark import blocking
 from jetspark.connection import pool
 from jetspark.connection.events import AuthExpired, Closed, Disconnected, ReconnectFailed
 from jetspark.spark import connections
-from jetspark.spark.batch_reader import JetStreamReader
-from jetspark.spark.schema import SCHEMA
-from jetspark.spark.source_options import parse_source
-from spark_session import spark_session
+from jetspark.spark.source.batch_reader import JetStreamReader
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.schema import SCHEMA
+from support.auth_world import MESSAGES, STREAM, Attempt, AuthWorld, Kind
+from support.case_tables import module
+from support.fault_table import Outcome, Row, Scale, check
+from support.helpers import PROMPT, eventually, eventually_sync
+from support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ SPARK_KINDS = ("token", "creds", "client certificate")
 # Seconds for which refused credentials are tried again.
 WINDOW = 0.5
 
-total_connections = module("integration/test_auth.py").total_connections
+total_connections = module("connection/test_auth.py").total_connections
 
 
 class Tally:

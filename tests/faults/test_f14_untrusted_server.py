@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import hostile_client
-from fake_server import FakeServer, Peer
-from fault_table import Outcome, Row, Scale, check
-from hostile_cases import ASKING, ESTABLISHED, HANDSHAKE, STATUSES, Case, honest
+from support import hostile_client
+from support.fake_server import FakeServer, Peer
+from support.fault_table import Outcome, Row, Scale, check
+from support.hostile_cases import ASKING, ESTABLISHED, HANDSHAKE, STATUSES, Case, honest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -19,18 +19,18 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import jetspark
-from canaries import CANARY, USER, Case, canary_cases, everything_about, everything_in, shown_by_spark
-from cli_runner import environment, inside
-from fault_table import Outcome, Row, Scale, check
 from jetspark import StreamConfig, blocking
 from jetspark.errors import AuthorizationError, NoServersAvailable
 from jetspark.server._ports import ReservedPort
-from jetspark.spark.batch_reader import JetStreamReader
-from jetspark.spark.schema import SCHEMA
-from jetspark.spark.source_options import parse_source
-from jetspark.spark.stream_reader import JetStreamStreamReader
-from recorder import Recorder
-from spark_session import event_log, spark_session
+from jetspark.spark.source.batch_reader import JetStreamReader
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.schema import SCHEMA
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.canaries import CANARY, USER, Case, canary_cases, everything_about, everything_in, shown_by_spark
+from support.cli_runner import environment, inside
+from support.fault_table import Outcome, Row, Scale, check
+from support.recorder import Recorder
+from support.spark_session import event_log, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from catchers import TLSServer
-from fault_proxy import FaultProxy
-from fault_table import Outcome, Row, Scale, check
 from jetspark import blocking
 from jetspark.connection.events import Disconnected, Reconnected
 from jetspark.server import Server, ServerTLS
-from pki import PKI
-from recorder import Recorder
+from support.catchers import TLSServer
+from support.fault_proxy import FaultProxy
+from support.fault_table import Outcome, Row, Scale, check
+from support.pki import PKI
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

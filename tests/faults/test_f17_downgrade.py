@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from catchers import PlainServer, info
-from fault_proxy import FaultProxy
-from fault_table import Outcome, Row, Scale, check, perform
 from jetspark.connection.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.connection.transport import Link
 from jetspark.errors import TLSError
 from jetspark.server import Server, ServerTLS
-from jwt_mint import Operator
-from pki import PKI
-from recorder import Recorder
+from support.catchers import PlainServer, info
+from support.fault_proxy import FaultProxy
+from support.fault_table import Outcome, Row, Scale, check, perform
+from support.jwt_mint import Operator
+from support.pki import PKI
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

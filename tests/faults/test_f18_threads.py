@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from fault_table import Outcome, Row, Scale, check
-from helpers import unique
 from jetspark import PublishFailed, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, JetsparkError
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -7,11 +7,11 @@ import itertools
 from typing import TYPE_CHECKING
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from helpers import eventually, unique
 from jetspark import StorageType, StreamConfig
 from jetspark.server import Server
-from lossy_proxy import LossyProxy
+from support.fault_table import Outcome, Row, Scale, check
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from random import Random

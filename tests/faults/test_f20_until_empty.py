@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from fault_table import Outcome, Row, Scale, check
-from fault_workload import within
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.errors import JetsparkError
 from jetspark.server import Server
+from support.fault_table import Outcome, Row, Scale, check
+from support.fault_workload import within
 
 if TYPE_CHECKING:
     import random

@@ -16,15 +16,15 @@ from faults.test_f05_dead_peer import dead_peer
 from faults.test_f09_storm import storm
 from faults.test_f20_until_empty import until_empty
 from jetspark.connection import core
-from jetspark.jetstream import publisher
-from jetspark.jetstream.flow_actions import NOTHING
+from jetspark.jetstream.consume.pull import PullSink
+from jetspark.jetstream.flow.actions import NOTHING
+from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.message import MessageBase
-from jetspark.jetstream.pull import PullSink
-from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.jetstream.publish import publisher
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
-    from fault_table import Outcome
+    from support.fault_table import Outcome
 
 F1 = {"kills": 1, "messages": 2000}
 # With 20 clients chance alone has too little a spread once in 170 runs.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fault_table import FOLDER, Row, Scale, perform
 from jetspark.connection.subscription import Subscription
-from jetspark.jetstream.pull import PullTarget
+from jetspark.jetstream.consume.pull import PullTarget
+from support.fault_table import FOLDER, Row, Scale, perform
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark.connection.core import ConnectionCore
-from jetspark.jetstream.fetch import Stash
-from jetspark.jetstream.flow_actions import NOTHING
+from jetspark.jetstream.consume.pull import Stash
+from jetspark.jetstream.flow.actions import NOTHING
+from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.message import Message
-from jetspark.jetstream.pull_flow import PullFlow
 from jetspark.server import Server
-from work_sequences import Host, Sequence
+from support.work_sequences import Host, Sequence
 
 if TYPE_CHECKING:
     from collections import deque
@@ -70,7 +70,7 @@ async def test_a_broken_library_is_found(
     found: str,
 ) -> None:
     caplog.set_level(logging.CRITICAL, logger="jetspark")
-    monkeypatch.setattr("work_sequences.PATIENCE", 2.0)
+    monkeypatch.setattr("support.work_sequences.PATIENCE", 2.0)
     breakage(monkeypatch)
     mismatches: list[str] = []
     seeds = iter(range(100))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import make
 from jetspark.errors import JetsparkError, NotConnected
-from jetspark.jetstream.consume_errors import PullUnanswered
-from lossy_proxy import LossyProxy
+from jetspark.jetstream.consume.errors import PullUnanswered
+from support.consuming import make
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

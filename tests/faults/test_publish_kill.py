@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import PublishFailed, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, MaxPayloadExceeded
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark.server import Cluster, Server

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetspark.jetstream.flow_actions import Action, ChangeInbox, Conclude, SendPull, Warn
-from jetspark.jetstream.pull_flow import PullFlow
-from jetspark.jetstream.pull_options import PullOptions
-from jetspark.jetstream.statuses import Status
+from jetspark.jetstream.flow.actions import Action, ChangeInbox, Conclude, SendPull, Warn
+from jetspark.jetstream.flow.options import PullOptions
+from jetspark.jetstream.flow.pull import PullFlow
+from jetspark.jetstream.flow.statuses import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.pull_options import FetchOptions
+    from jetspark.jetstream.flow.options import FetchOptions
 
 
 def status(code: int, description: str = "", *, left: tuple[int, int] | None = None) -> Status:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from flow.flow_harness import status
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.flow_actions import SendPull
-    from jetspark.jetstream.statuses import Status
+    from jetspark.jetstream.flow.actions import SendPull
+    from jetspark.jetstream.flow.statuses import Status
 
 MAX_WAITING = 64
 

@@ -19,7 +19,7 @@ from jetspark.jetstream.errors import (
     RequiredApiLevel,
     WrongLastSequence,
 )
-from jetspark.jetstream.fast_flow import (
+from jetspark.jetstream.flow.fast import (
     APPEND,
     END,
     PING,

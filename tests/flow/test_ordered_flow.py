@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flow.flow_harness import conclusions, warnings
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume_errors import OrderedReset, OrderedResetFailed
-from jetspark.jetstream.flow_actions import Action, Conclude, CreateConsumer, DeleteConsumer
-from jetspark.jetstream.ordered_flow import PACE, OrderedFlow, OrderedState, Verdict
+from jetspark.jetstream.consume.errors import OrderedReset, OrderedResetFailed
+from jetspark.jetstream.flow.actions import Action, Conclude, CreateConsumer, DeleteConsumer
+from jetspark.jetstream.flow.ordered import PACE, OrderedFlow, OrderedState, Verdict
 
 NOW = 50.0
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetspark.errors import ConnectionClosed, ConnectionLost, JetsparkError, RequestTimeout
-from jetspark.jetstream.publish_flow import LARGE, MAX_LARGE_BYTES, RETRY_WAIT, PublishFlow, may_repeat
+from jetspark.jetstream.flow.publish import LARGE, MAX_LARGE_BYTES, RETRY_WAIT, PublishFlow, may_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from flow.flow_harness import Sim, conclusions, consuming, pulls, warnings
-from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import ChangeInbox, Conclude
-from jetspark.jetstream.pull_backoff import BACKOFF_MAX
-from jetspark.jetstream.pull_flow import MAX_REQUESTS
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.consume import errors
+from jetspark.jetstream.flow.actions import ChangeInbox, Conclude
+from jetspark.jetstream.flow.options import PullOptions
+from jetspark.jetstream.flow.pull import MAX_REQUESTS
+from jetspark.jetstream.flow.pull_backoff import BACKOFF_MAX
 
 # --- requests and buffer -------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flow.flow_harness import HEARTBEAT, Sim, conclusions, consuming, pulls, warnings
-from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import ChangeInbox, ClearPin, Conclude, SendPull, Unsubscribe, Warn
-from jetspark.jetstream.pull_flow import LATE_PAUSE, State
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.consume import errors
+from jetspark.jetstream.flow.actions import ChangeInbox, ClearPin, Conclude, SendPull, Unsubscribe, Warn
+from jetspark.jetstream.flow.options import PullOptions
+from jetspark.jetstream.flow.pull import LATE_PAUSE, State
 
 # --- heartbeats ----------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from flow.flow_harness import Sim, conclusions, pulls
-from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import Action, ClearPin, Conclude, SendPull, Unsubscribe
-from jetspark.jetstream.pull_options import FetchOptions
+from jetspark.jetstream.consume import errors
+from jetspark.jetstream.flow.actions import Action, ClearPin, Conclude, SendPull, Unsubscribe
+from jetspark.jetstream.flow.options import FetchOptions
 
 
 def fetching(**options: object) -> tuple[Sim, SendPull]:

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flow.model_server import MAX_WAITING, ModelServer
-from jetspark.jetstream.consume_errors import MissedHeartbeat
-from jetspark.jetstream.flow_actions import ChangeInbox, Conclude, SendPull, Warn
-from jetspark.jetstream.pull_flow import MAX_REQUESTS, PullFlow, State
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.jetstream.flow.actions import ChangeInbox, Conclude, SendPull, Warn
+from jetspark.jetstream.flow.options import PullOptions
+from jetspark.jetstream.flow.pull import MAX_REQUESTS, PullFlow, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark.jetstream.flow_actions import Action
+    from jetspark.jetstream.flow.actions import Action
 
 pytestmark = pytest.mark.slow
 

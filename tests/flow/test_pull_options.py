@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.pull_options import FetchOptions, PullOptions
+from jetspark.jetstream.flow.options import FetchOptions, PullOptions
 
 
 def test_max_messages_and_max_bytes_are_exclusive() -> None:

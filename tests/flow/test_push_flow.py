@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from flow.flow_harness import status, warnings
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream import consume_errors as errors
-from jetspark.jetstream.flow_actions import Action, Conclude, Raise, SendFlowControl
-from jetspark.jetstream.push_flow import LATE_PAUSE, PushFlow
-from jetspark.jetstream.statuses import Status
+from jetspark.jetstream.consume import errors
+from jetspark.jetstream.flow.actions import Action, Conclude, Raise, SendFlowControl
+from jetspark.jetstream.flow.push import LATE_PAUSE, PushFlow
+from jetspark.jetstream.flow.statuses import Status
 
 NOW = 10.0
 

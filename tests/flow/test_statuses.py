@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jetspark.jetstream import consume_errors
-from jetspark.jetstream.statuses import TRAITS, Ends, Kind, Recovery, Severity, Status, classify
+from jetspark.jetstream.consume import errors as consume_errors
+from jetspark.jetstream.flow.statuses import TRAITS, Ends, Kind, Recovery, Severity, Status, classify
 
 if TYPE_CHECKING:
     from jetspark.errors import JetsparkError

@@ -8,12 +8,12 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from jetspark.jetstream.pull_flow import PullFlow
+from jetspark.jetstream.flow.pull import PullFlow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jetspark.jetstream.flow_actions import Actions
+    from jetspark.jetstream.flow.actions import Actions
     from jetspark.server import Server
 
 

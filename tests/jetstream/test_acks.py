@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import make_filled, numbers
-from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.errors import ConnectionClosed, InvalidArgument, RequestTimeout
+from support.consuming import make_filled, numbers
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled
-from helpers import eventually, unique
 from jetspark import (
     AckMetric,
     Advisory,
@@ -39,9 +37,11 @@ from jetspark import (
     decode_advisory,
 )
 from jetspark.errors import ConnectionClosed, InvalidArgument, ProtocolError, RequestTimeout
-from jetspark.jetstream.advisories import KINDS
-from jetspark.jetstream.advisory_feed import feed_subjects
+from jetspark.jetstream.advisory.feed import feed_subjects
 from jetspark.jetstream.errors import MessageNotFound
+from jetspark.jetstream.models.advisories import KINDS
+from support.consuming import durable, fill, make, make_filled
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -568,7 +568,7 @@ async def test_a_defect_in_reading_one_ends_the_feed_and_is_seen(
     def broken(data: bytes) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr("jetspark.jetstream.advisory_feed.decode_advisory", broken)
+    monkeypatch.setattr("jetspark.jetstream.advisory.feed.decode_advisory", broken)
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
     stream = await make(js)

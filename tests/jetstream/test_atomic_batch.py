@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from frame_proxy import FrameProxy
-from helpers import eventually, unique
 from jetspark import AtomicBatch, Expect, PubAck, StreamConfig
 from jetspark.errors import (
     ConnectionClosed,
@@ -30,7 +28,9 @@ from jetspark.jetstream.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
-from lossy_proxy import LossyProxy
+from support.frame_proxy import FrameProxy
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from conftest import StartServer

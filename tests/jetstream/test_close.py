@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import StreamConfig
+from support.helpers import eventually, unique
 
 
 async def test_close_loses_nothing_while_acks_arrive(server):

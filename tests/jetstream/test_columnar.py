@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled
-from helpers import eventually, eventually_sync, unique
 from jetspark import AckPolicy, Consumer, ConsumerConfig, StorageType, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, InvalidArgument
-from jetspark.jetstream import columnar
-from jetspark.jetstream.ack_reply import parse_ack_reply
-from jetspark.jetstream.columnar import ColumnarSink, ConsumeColumns
-from jetspark.jetstream.consume_errors import ConsumerDeleted, PushConsumerError
-from jetspark.jetstream.pull import PullSink
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.consume import columnar
+from jetspark.jetstream.consume.columnar import ColumnarSink, ConsumeColumns
+from jetspark.jetstream.consume.errors import ConsumerDeleted, PushConsumerError
+from jetspark.jetstream.consume.pull import PullSink
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
+from jetspark.jetstream.flow.options import PullOptions
+from support.consuming import durable, fill, make, make_filled
+from support.helpers import eventually, eventually_sync, unique
 
 if TYPE_CHECKING:
     from jetspark.server import Server

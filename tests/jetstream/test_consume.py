@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, fill, make_filled, numbers, take, waiting
-from helpers import FOREVER, PROMPT, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.pull import message_size
-from monitoring import subscriptions
+from jetspark.jetstream.consume.pull import message_size
+from support.consuming import PullSpy, fill, make_filled, numbers, take, waiting
+from support.helpers import FOREVER, PROMPT, eventually
+from support.monitoring import subscriptions
 
 if TYPE_CHECKING:
     from jetspark import Consumer

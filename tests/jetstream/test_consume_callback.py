@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import fill, make_filled, numbers
-from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.errors import DrainTimeout, NoServersAvailable
-from jetspark.jetstream.consume import HandlerFailed
-from jetspark.jetstream.consume_errors import ConsumerDeleted
+from jetspark.jetstream.consume.consume import HandlerFailed
+from jetspark.jetstream.consume.errors import ConsumerDeleted
+from support.consuming import fill, make_filled, numbers
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer

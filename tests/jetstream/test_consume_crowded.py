@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consuming import fill, make_filled, numbers, take, waiting
-from helpers import eventually
 from jetspark import AckPolicy
-from jetspark.jetstream.consume_errors import MaxWaitingExceeded
+from jetspark.jetstream.consume.errors import MaxWaitingExceeded
+from support.consuming import fill, make_filled, numbers, take, waiting
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     import jetspark

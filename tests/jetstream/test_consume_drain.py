@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import make_filled, numbers
-from helpers import eventually
 from jetspark import ConsumerConfig
 from jetspark.errors import DrainTimeout
+from support.consuming import make_filled, numbers
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer

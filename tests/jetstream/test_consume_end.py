@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, durable, fill, has_pending, make, make_filled, numbers, take, waiting
-from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, NoServersAvailable
+from support.consuming import PullSpy, durable, fill, has_pending, make, make_filled, numbers, take, waiting
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer
-    from jetspark.jetstream.consume import Consume
+    from jetspark.jetstream.consume.consume import Consume
     from jetspark.jetstream.message import Message
     from jetspark.server import Cluster, Server
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled, numbers, take, waiting
-from helpers import eventually
 from jetspark import AckPolicy
-from jetspark.jetstream.consume_errors import MissedHeartbeat
-from lossy_proxy import LossyProxy
-from monitoring import forgotten
+from jetspark.jetstream.consume.errors import MissedHeartbeat
+from support.consuming import durable, fill, make, make_filled, numbers, take, waiting
+from support.helpers import eventually
+from support.lossy_proxy import LossyProxy
+from support.monitoring import forgotten
 
 if TYPE_CHECKING:
     from jetspark import Consumer

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import fill, make, make_filled
-from helpers import eventually
 from jetspark import AckPolicy, StorageType
-from jetspark.jetstream.pull import message_size
+from jetspark.jetstream.consume.pull import message_size
+from support.consuming import fill, make, make_filled
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark.jetstream.message import Message

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, durable, fill, make_filled, numbers
-from helpers import PROMPT, eventually
 from jetspark import AckPolicy
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     BadRequest,
     ConsumerDeleted,
     MaxRequestBatchExceeded,
@@ -25,10 +23,12 @@ from jetspark.jetstream.consume_errors import (
     NoConsumerResponders,
     PushConsumerError,
 )
+from support.consuming import PullSpy, durable, fill, make_filled, numbers
+from support.helpers import PROMPT, eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer
-    from jetspark.jetstream.consume import Consume
+    from jetspark.jetstream.consume.consume import Consume
     from jetspark.jetstream.message import Message
     from jetspark.server import Server
 

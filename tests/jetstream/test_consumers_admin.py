@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import jetspark
-from consuming import has_pending
-from helpers import eventually, unique
 from jetspark import (
     AckPolicy,
     ConsumerConfig,
@@ -35,6 +33,8 @@ from jetspark.jetstream.errors import (
     StreamNotFound,
     WorkQueueConflict,
 )
+from support.consuming import has_pending
+from support.helpers import eventually, unique
 
 
 async def make(js: jetspark.JetStream, **options: Any) -> Stream:

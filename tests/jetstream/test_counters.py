@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually, unique
 from jetspark import (
     CounterValue,
     Headers,
@@ -19,8 +18,9 @@ from jetspark import (
     Timestamp,
 )
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.counter import delta_text
 from jetspark.jetstream.errors import CountersDisabled, InvalidCounter, MessageNotFound, NoStreamResponse
+from jetspark.jetstream.models.counter import delta_text
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark import JetStream, Stream

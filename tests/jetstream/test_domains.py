@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import ConsumerConfig, StorageType, StreamConfig
 from jetspark.jetstream.errors import StreamNotFound
 from jetspark.server import Server
 from jetspark.server._ports import ReservedPort
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import Expect, FastIngestBroken, IngestGap, StreamConfig
 from jetspark.connection.events import CallbackFailed
 from jetspark.errors import (
@@ -28,8 +27,9 @@ from jetspark.jetstream.errors import (
     NoStreamResponse,
     WrongLastSequence,
 )
-from lossy_proxy import LossyProxy
-from recorder import Recorder
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from conftest import StartServer

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import PullSpy, durable, fill, has_pull, make, make_filled, numbers
-from helpers import FOREVER, PROMPT, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument, PermissionViolationError
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     BadRequest,
     ConsumerDeleted,
     MaxRequestBatchExceeded,
@@ -23,13 +21,15 @@ from jetspark.jetstream.consume_errors import (
     NoConsumerResponders,
     PushConsumerError,
 )
-from jetspark.jetstream.pull import message_size
-from monitoring import subscriptions
+from jetspark.jetstream.consume.pull import message_size
+from support.consuming import PullSpy, durable, fill, has_pull, make, make_filled, numbers
+from support.helpers import FOREVER, PROMPT, eventually
+from support.monitoring import subscriptions
 
 if TYPE_CHECKING:
     from conftest import StartServer
     from jetspark import Consumer
-    from jetspark.jetstream.pull_flow import PullFlow
+    from jetspark.jetstream.flow.pull import PullFlow
     from jetspark.server import Server
 
 

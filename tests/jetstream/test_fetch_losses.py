@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import durable, fill, has_pull, make, make_filled, numbers, received
-from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark import AckPolicy
 from jetspark.errors import ConnectionClosed
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     MissedHeartbeat,
     PullUnanswered,
 )
-from jetspark.jetstream.pull import message_size
+from jetspark.jetstream.consume.pull import message_size
 from jetspark.wire.headers import HeaderBlock
+from support.consuming import durable, fill, has_pull, make, make_filled, numbers, received
+from support.helpers import FOREVER, PROMPT, eventually, unique
 
 if TYPE_CHECKING:
     from jetspark import Consumer
-    from jetspark.jetstream.pull_flow import PullFlow
+    from jetspark.jetstream.flow.pull import PullFlow
     from jetspark.server import Server
 
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, fill, has_pull, make, make_filled, numbers
-from helpers import eventually
 from jetspark import AckPolicy
 from jetspark.errors import ConnectionLost, NotConnected, RequestTimeout
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     MessageTooLarge,
     MissedHeartbeat,
     NoConsumerResponders,
     PullUnanswered,
 )
-from jetspark.jetstream.pull import message_size
-from jetspark.jetstream.pull_subscribe import PullSubscription, PullSubscriptionClosed
-from lossy_proxy import LossyProxy
+from jetspark.jetstream.consume.pull import message_size
+from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
+from support.consuming import durable, fill, has_pull, make, make_filled, numbers
+from support.helpers import eventually
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

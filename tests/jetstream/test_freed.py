@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import durable, fill, make
-from helpers import eventually
 from jetspark import ConsumerConfig
+from support.consuming import durable, fill, make
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,15 +15,15 @@ import msgspec
 import pytest
 
 import jetspark
-from helpers import unique
 from jetspark import Expect, Headers, Schedule, StreamConfig, blocking
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.advisories import MaxDeliveriesAdvisory
-from jetspark.jetstream.dead_letters import DeadLetter
-from jetspark.jetstream.publish_many import Columns, Publishing
+from jetspark.jetstream.advisory.dead_letters import DeadLetter
+from jetspark.jetstream.models.advisories import MaxDeliveriesAdvisory
+from jetspark.jetstream.models.values import Timestamp
+from jetspark.jetstream.publish.many import Columns, Publishing
 from jetspark.jetstream.stored import StoredMsg
-from jetspark.jetstream.values import Timestamp
 from jetspark.wire.headers import HeaderBlock, decode_headers, encode_column, encode_headers, extend_block
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

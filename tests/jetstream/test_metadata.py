@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 import jetspark
-from consuming import make, make_filled
-from jetspark.jetstream.ack_reply import Metadata, NotJetStreamMessage, SequencePair, parse_ack_reply
+from jetspark.jetstream.flow.ack_reply import Metadata, NotJetStreamMessage, SequencePair, parse_ack_reply
 from jetspark.jetstream.message import Message
-from jetspark.jetstream.values import Timestamp
+from jetspark.jetstream.models.values import Timestamp
+from support.consuming import make, make_filled
 
 NS = 1_622_131_904_123_456_789
 V1 = f"$JS.ACK.ORDERS.worker.2.30.4.{NS}.5"

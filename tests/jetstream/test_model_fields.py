@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import unique
 from jetspark import (
     AckPolicy,
     Compression,
@@ -30,7 +29,8 @@ from jetspark import (
     Timestamp,
 )
 from jetspark.jetstream.errors import ApiError
-from jetspark.jetstream.model import Model
+from jetspark.jetstream.models.model import Model
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from jetspark.server import Cluster

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import PullSpy, fill, make_filled
-from helpers import FOREVER, PROMPT, eventually
 from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume_errors import ConsumerDeleted, MissedHeartbeat, NoConsumerResponders
+from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, NoConsumerResponders
+from support.consuming import PullSpy, fill, make_filled
+from support.helpers import FOREVER, PROMPT, eventually
 
 if TYPE_CHECKING:
     from jetspark import Consumer
-    from jetspark.jetstream.pull_flow import PullFlow
+    from jetspark.jetstream.flow.pull import PullFlow
     from jetspark.server import Server
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import fill, make
-from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.ack_reply import sequences
-from jetspark.jetstream.consume_errors import MessageTooLarge, OrderedResetFailed
+from jetspark.jetstream.consume.errors import MessageTooLarge, OrderedResetFailed
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
 from jetspark.jetstream.errors import StreamNotFound, WorkQueueConflict
-from jetspark.jetstream.ordered import OrderedConsumerBusy, OrderedConsumerClosed
-from ordered_reading import Reader, names, pull_waits, seqs, span
+from jetspark.jetstream.flow.ack_reply import sequences
+from support.consuming import fill, make
+from support.helpers import eventually, unique
+from support.ordered_reading import Reader, names, pull_waits, seqs, span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

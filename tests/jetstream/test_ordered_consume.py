@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, fill, make
-from helpers import eventually
 from jetspark import ConsumerConfig, DeliverPolicy
 from jetspark.arrow import consume_arrow
-from jetspark.jetstream.consume_errors import OrderedReset
+from jetspark.jetstream.consume.errors import OrderedReset
+from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy
 from jetspark.jetstream.errors import ConsumerNotFound
-from jetspark.jetstream.ordered import OrderedConsumerBusy
-from lossy_proxy import LossyProxy
-from ordered_reading import Reader, names, pull_waits, reasons, seqs, span
+from support.consuming import PullSpy, fill, make
+from support.helpers import eventually
+from support.lossy_proxy import LossyProxy
+from support.ordered_reading import Reader, names, pull_waits, reasons, seqs, span
 
 if TYPE_CHECKING:
     from jetspark import OrderedConsumer

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import fill, make
-from helpers import eventually
 from jetspark import StorageType, StreamConfig
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.consume_errors import MissedHeartbeat
-from lossy_proxy import LossyProxy
-from ordered_reading import Reader, pull_waits, reasons, seqs, span
+from jetspark.jetstream.consume.errors import MissedHeartbeat
+from support.consuming import fill, make
+from support.helpers import eventually
+from support.lossy_proxy import LossyProxy
+from support.ordered_reading import Reader, pull_waits, reasons, seqs, span
 
 if TYPE_CHECKING:
     from jetspark import Stream

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import fill, make, numbers
-from consuming import take as take_consumed
-from frame_proxy import FrameProxy
-from pushing import take
+from support.consuming import fill, make, numbers
+from support.consuming import take as take_consumed
+from support.frame_proxy import FrameProxy
+from support.pushing import take
 
 if TYPE_CHECKING:
     from jetspark.server import Server

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, fill, make_filled, numbers
-from helpers import eventually
 from jetspark import Consumer, PriorityPolicy
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.errors import ConsumerNotFound
+from support.consuming import PullSpy, fill, make_filled, numbers
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark.jetstream.message import Message

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import DiscardPolicy, Expect, StorageType, Stream, StreamConfig
 from jetspark.errors import (
     ConnectionLost,
@@ -32,6 +31,7 @@ from jetspark.jetstream.errors import (
     WrongLastSequence,
     WrongStream,
 )
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark.server import Server

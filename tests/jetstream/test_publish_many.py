@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import Expect, StreamConfig, blocking
 from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.errors import WrongStream
-from jetspark.jetstream.publish_many import Columns, Publishing
-from jetspark.jetstream.publisher_stats import PublishFailed
+from jetspark.jetstream.publish.many import Columns, Publishing
+from jetspark.jetstream.publish.stats import PublishFailed
+from support.helpers import eventually, unique
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import (
     Expect,
     PubAck,
@@ -32,6 +31,7 @@ from jetspark.errors import (
     RequestTimeout,
 )
 from jetspark.jetstream.errors import MessageTooLarge, NoStreamResponse, WrongLastSequence
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

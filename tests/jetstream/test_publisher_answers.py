@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import PublishFailed
 from jetspark.errors import ProtocolError
 from jetspark.jetstream.errors import ApiError
+from support.helpers import eventually, unique
 
 
 @pytest.mark.parametrize(

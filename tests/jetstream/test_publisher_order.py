@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import PublishFailed, StorageType, StreamConfig
 from jetspark.errors import ConnectionLost, RequestTimeout
-from jetspark.jetstream.publish_many import Columns, Publishing
-from lossy_proxy import LossyProxy
+from jetspark.jetstream.publish.many import Columns, Publishing
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from jetspark import Stream

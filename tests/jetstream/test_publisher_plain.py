@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import PublisherStats, PublishFailed, StorageType, StreamConfig
 from jetspark.connection.core import FLUSH_AT
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, MaxPayloadExceeded
-from jetspark.jetstream.publish_many import Columns, Publishing
+from jetspark.jetstream.publish.many import Columns, Publishing
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     import concurrent.futures

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import PublishFailed, StorageType, StreamConfig
 from jetspark.errors import (
     ConnectionClosed,
@@ -20,7 +19,8 @@ from jetspark.errors import (
 from jetspark.jetstream.errors import ApiError
 from jetspark.server import Server
 from jetspark.server._ports import ReservedPort
-from lossy_proxy import LossyProxy
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import ConsumerConfig, StreamConfig
+from support.helpers import eventually, unique
 
 
 async def test_the_buffer_keeps_its_limit_over_reconnects(server):

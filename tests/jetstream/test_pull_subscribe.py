@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import PullSpy, fill, make, make_filled, numbers
-from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StreamConfig
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume_errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
+from jetspark.jetstream.consume.errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
 from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
-from jetspark.jetstream.pull_subscribe import PullSubscription, PullSubscriptionClosed
-from monitoring import subscriptions
+from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
+from support.consuming import PullSpy, fill, make, make_filled, numbers
+from support.helpers import FOREVER, PROMPT, eventually, unique
+from support.monitoring import subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

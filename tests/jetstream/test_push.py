@@ -13,9 +13,6 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import fill, make, numbers
-from frame_proxy import FrameProxy
-from helpers import eventually, unique
 from jetspark import ConsumerConfig, PushSubscription
 from jetspark.errors import (
     InvalidArgument,
@@ -23,14 +20,17 @@ from jetspark.errors import (
     RequestTimeout,
 )
 from jetspark.events import CallbackFailed, ConsumerDisturbed, SlowConsumer
-from jetspark.jetstream.consume import HandlerFailed
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.consume import HandlerFailed
+from jetspark.jetstream.consume.errors import (
     ConsumerGap,
     MissedHeartbeat,
 )
-from lossy_proxy import LossyProxy
-from pushing import NONE, Errors, fill_large, lose_one, send_status, take
-from recorder import Recorder
+from support.consuming import fill, make, numbers
+from support.frame_proxy import FrameProxy
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
+from support.pushing import NONE, Errors, fill_large, lose_one, send_status, take
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

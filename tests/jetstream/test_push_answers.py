@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import make, numbers
-from fault_proxy import FaultProxy
-from frame_proxy import FrameProxy
-from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType, blocking
-from pushing import NONE, Errors, fill_large, take
+from support.consuming import make, numbers
+from support.fault_proxy import FaultProxy
+from support.frame_proxy import FrameProxy
+from support.helpers import eventually, unique
+from support.pushing import NONE, Errors, fill_large, take
 
 if TYPE_CHECKING:
     from jetspark import PushSubscription

@@ -9,20 +9,20 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import fill, make, make_filled, numbers
-from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, StorageType
 from jetspark.errors import (
     InvalidArgument,
     JetsparkError,
 )
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     MissedHeartbeat,
     OrderedReset,
 )
-from jetspark.jetstream.subscribe_checks import ConsumerInUse
-from lossy_proxy import LossyProxy
-from pushing import Errors, fill_large, lose_one, no_consumers, take
+from jetspark.jetstream.subscribe.checks import ConsumerInUse
+from support.consuming import fill, make, make_filled, numbers
+from support.helpers import eventually, unique
+from support.lossy_proxy import LossyProxy
+from support.pushing import Errors, fill_large, lose_one, no_consumers, take
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import fill, make
-from helpers import eventually
 from jetspark import ConsumerConfig
 from jetspark.errors import DrainTimeout, JetsparkError
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
-from pushing import no_consumers
-from recorder import Recorder
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
+from support.consuming import fill, make
+from support.helpers import eventually
+from support.pushing import no_consumers
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from conftest import StartServer

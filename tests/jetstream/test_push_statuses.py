@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import fill, make, numbers
-from helpers import eventually
 from jetspark import PushSubscription, StorageType
 from jetspark.errors import (
     ConnectionLost,
     DrainTimeout,
 )
-from jetspark.jetstream.ack_reply import NotJetStreamMessage
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     ConsumerDeleted,
     NoConsumerResponders,
     StatusError,
     UnexpectedStatus,
 )
-from pushing import Errors, no_consumers, send_status, take
+from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
+from support.consuming import fill, make, numbers
+from support.helpers import eventually
+from support.pushing import Errors, no_consumers, send_status, take
 
 if TYPE_CHECKING:
     from jetspark.jetstream.message import Message

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually, unique
 from jetspark import Expect, Headers, Schedule, StreamConfig
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.errors import (
@@ -17,6 +16,7 @@ from jetspark.jetstream.errors import (
     SchedulesDisabled,
     WrongLastSequence,
 )
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark import JetStream, StoredMsg, Stream

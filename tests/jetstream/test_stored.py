@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import eventually, unique
 from jetspark import StorageType, StoredMsg, Stream, StreamConfig, StreamSource
 from jetspark.errors import ConnectionLost, InvalidArgument, PermissionViolationError
 from jetspark.jetstream.errors import ApiError, MessageNotFound, StreamNotFound
 from jetspark.wire.headers import HeaderBlock, encode_headers
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark.server import Server

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from helpers import unique
 from jetspark import RetentionPolicy, StorageType, StreamConfig
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.errors import (
@@ -23,7 +22,8 @@ from jetspark.jetstream.errors import (
     StreamSealed,
     StreamSubjectsOverlap,
 )
-from jwt_mint import Operator
+from support.helpers import unique
+from support.jwt_mint import Operator
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import fill, make, make_filled, numbers
-from helpers import eventually, unique
 from jetspark import ConsumerConfig, DeliverPolicy, PushSubscription
 from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream import subscribe_checks as checks
-from jetspark.jetstream.consume_errors import PushConsumerError
+from jetspark.jetstream.consume.errors import PushConsumerError
 from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
-from recorder import Recorder
+from jetspark.jetstream.subscribe import checks
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
+from support.consuming import fill, make, make_filled, numbers
+from support.helpers import eventually, unique
+from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

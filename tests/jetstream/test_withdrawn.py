@@ -12,12 +12,12 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from consuming import fill, make_filled, numbers, received, take
-from frame_proxy import FrameProxy
-from helpers import FOREVER, PROMPT, eventually
 from jetspark import AckPolicy
-from jetspark.jetstream.columnar import ConsumeColumns
-from jetspark.jetstream.pull_options import PullOptions
+from jetspark.jetstream.consume.columnar import ConsumeColumns
+from jetspark.jetstream.flow.options import PullOptions
+from support.consuming import fill, make_filled, numbers, received, take
+from support.frame_proxy import FrameProxy
+from support.helpers import FOREVER, PROMPT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from footprint import look
-from helpers import LIMIT, eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import Cluster, ServerStartError
 from jetspark.server._cluster import missing_routes
 from jetspark.server._placement import refuses_replicas
+from support.footprint import look
+from support.helpers import LIMIT, eventually_sync, gone, unique
 
 if TYPE_CHECKING:
     from conftest import StartServer

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import LIMIT, eventually_sync, gone, unique
 from jetspark.errors import InvalidArgument
 from jetspark.server import (
     Server,
@@ -26,6 +25,7 @@ from jetspark.server import (
     ServerStartError,
     find_server,
 )
+from support.helpers import LIMIT, eventually_sync, gone, unique
 
 if TYPE_CHECKING:
     from conftest import StartServer

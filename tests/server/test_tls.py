@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import LIMIT
 from jetspark.server import ServerTLS
-from pki import PKI
+from support.helpers import LIMIT
+from support.pki import PKI
 
 if TYPE_CHECKING:
     from conftest import StartServer

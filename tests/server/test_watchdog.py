@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers import LIMIT, eventually_sync, gone
 from jetspark.server import Server, ServerError
+from support.helpers import LIMIT, eventually_sync, gone
 
 if TYPE_CHECKING:
     from pathlib import Path

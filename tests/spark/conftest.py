@@ -14,7 +14,7 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 from pyspark.sql import SparkSession
 
 from jetspark import blocking
-from spark_helpers import Box
+from support.spark_helpers import Box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

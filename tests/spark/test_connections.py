@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
-from helpers import LIMIT, unique
 from jetspark.errors import AuthorizationError, TLSError
 from jetspark.server import ServerTLS
 from jetspark.spark import connections
-from jetspark.spark.source_options import parse_source
-from jwt_mint import Key, Operator
-from pki import PKI
+from jetspark.spark.source.options import parse_source
+from support.helpers import LIMIT, unique
+from support.jwt_mint import Key, Operator
+from support.pki import PKI
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import StartServer
     from jetspark.server import Server
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def account(server: Server, **options: str) -> Any:

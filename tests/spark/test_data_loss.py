@@ -10,18 +10,18 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from jetspark.spark.data_loss import DataLossError
-from jetspark.spark.planning import Range
-from jetspark.spark.range_proof import first_gap
-from jetspark.spark.range_reader import RangeReader
-from jetspark.spark.schema import SCHEMA, arrow_schema
-from jetspark.spark.source_options import parse_source
-from jetspark.spark.stream_reader import JetStreamStreamReader
+from jetspark.spark.source.data_loss import DataLossError
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.range_proof import first_gap
+from jetspark.spark.source.range_reader import RangeReader
+from jetspark.spark.source.schema import SCHEMA, arrow_schema
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 @pytest.fixture

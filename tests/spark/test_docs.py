@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jetspark.spark import sink_options, source_options
 from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from jetspark.spark.sink import options as sink_options
+from jetspark.spark.source import options as source_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 

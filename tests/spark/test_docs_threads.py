@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import LIMIT
+from support.helpers import LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import pytest
 
-from helpers import LIMIT, unique
 from jetspark import StreamConfig, blocking
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
@@ -21,6 +20,7 @@ from jetspark.spark.helpers import (
     option_strings,
 )
 from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, parse_duration
+from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

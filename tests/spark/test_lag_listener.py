@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import eventually_sync
 from jetspark.spark import StreamLag, StreamLagListener
-from jetspark.spark.offsets import Offset, StreamOffset
+from jetspark.spark.source.offsets import Offset, StreamOffset
+from support.helpers import eventually_sync
 
 if TYPE_CHECKING:
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def place(**streams: int) -> str:
@@ -91,7 +91,7 @@ def test_large_lags_are_warnings_and_a_broken_callback_is_no_harm(caplog: pytest
 
 
 def test_a_running_query_is_followed_and_forgotten_when_it_ends(box: Box) -> None:
-    from spark_helpers import Batches
+    from support.spark_helpers import Batches
 
     stream = box.make(messages=50)
     listener = StreamLagListener()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jetspark.spark.claims import Seen
-from jetspark.spark.offsets import Offset, OffsetError, StreamOffset, parse_offset
+from jetspark.spark.source.claims import Seen
+from jetspark.spark.source.offsets import Offset, OffsetError, StreamOffset, parse_offset
 
 CREATED = "2026-01-31T12:00:00.123456789Z"
 GOOD: dict[str, Any] = {"version": 1, "streams": {"A": {"next": 9, "begin": 3, "created": CREATED}}}
@@ -26,6 +26,7 @@ GOOD: dict[str, Any] = {"version": 1, "streams": {"A": {"next": 9, "begin": 3, "
         ),
         Offset({"A": StreamOffset(2**62, 1, CREATED, ahead=True)}),
         Offset({"A": StreamOffset(9, 3, CREATED, seen=Seen(1, 20, 3, 4, 5, 6))}),
+        Offset({"A": StreamOffset(9, 3, CREATED, skipped=True)}, ("a.>",)),
     ],
 )
 def test_there_and_back(offset: Offset) -> None:
@@ -52,6 +53,29 @@ def test_settled_is_the_same_place_without_rows() -> None:
         "B": StreamOffset(5, 5, CREATED, earliest=True),
     }
     assert not Offset(initial=True).settled().initial
+
+
+@pytest.mark.parametrize(
+    ("place", "subjects", "skips"),
+    [
+        (StreamOffset(9, 3, CREATED), ("a.>",), False),
+        (StreamOffset(9, 3, CREATED), ("b.>",), True),
+        (StreamOffset(9, 3, CREATED), (), True),
+        (StreamOffset(9, 3, CREATED, skipped=True), ("a.>",), True),
+        (StreamOffset(9, 9, CREATED), ("b.>",), True),
+        (StreamOffset(1, 1, CREATED, earliest=True), ("b.>",), False),  # nothing was read yet
+        (StreamOffset(9, 3, "another stream", skipped=True), ("b.>",), False),
+    ],
+)
+def test_which_places_have_unread_messages_before_them(
+    place: StreamOffset, subjects: tuple[str, ...], skips: bool
+) -> None:
+    assert Offset({"A": place}, ("a.>",)).skips("A", CREATED, subjects) is skips
+
+
+def test_after_all_subjects_no_other_ones_are_unread() -> None:
+    assert not Offset({"A": StreamOffset(9, 3, CREATED)}).skips("A", CREATED, ("b.>",))
+    assert not Offset().skips("A", CREATED, ("b.>",))
 
 
 @pytest.mark.parametrize(

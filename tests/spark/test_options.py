@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jetspark.spark.options import Moment, OptionError, parse_duration, parse_moment
-from jetspark.spark.source_options import Position, check_batch, check_stream, parse_source
+from jetspark.spark.source.options import Position, check_batch, check_stream, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jetspark.spark.pace import BUSY_INTERVAL, IDLE_INTERVAL, LONGEST_INTERVAL, PAUSE, Pace, idle_interval
+from jetspark.spark.source.pace import (
+    BUSY_INTERVAL,
+    IDLE_INTERVAL,
+    LONGEST_INTERVAL,
+    PAUSE,
+    Pace,
+    idle_interval,
+)
 
 POLL = 0.011
 """Seconds between an answer and Spark's next question."""

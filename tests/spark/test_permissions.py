@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import LIMIT
 from jetspark import RetentionPolicy, StreamConfig, blocking
 from jetspark.errors import PermissionViolationError
 from jetspark.server import Server
+from jetspark.spark.data_source import DefaultSource
 from jetspark.spark.options import OptionError
-from jetspark.spark.source import DefaultSource
-from spark_helpers import Batches
+from support.helpers import LIMIT
+from support.spark_helpers import Batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

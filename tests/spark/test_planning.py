@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetspark.spark.claims import Seen
-from jetspark.spark.planning import RANGE_COST, TASK_COST, Backlog, Range, limit, plan, should_wait, split
+from jetspark.spark.source.claims import Seen
+from jetspark.spark.source.planning import (
+    RANGE_COST,
+    TASK_COST,
+    Backlog,
+    Range,
+    limit,
+    plan,
+    should_wait,
+    split,
+)
 
 
 def r(stream: str, begin: int, end: int) -> Range:

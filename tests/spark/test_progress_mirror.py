@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from helpers import LIMIT, eventually_sync
 from jetspark import AckPolicy, ConsumerConfig, RetentionPolicy
-from spark_helpers import Batches
+from support.helpers import LIMIT, eventually_sync
+from support.spark_helpers import Batches
 
 if TYPE_CHECKING:
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def test_a_durable_follows_the_query(box: Box) -> None:

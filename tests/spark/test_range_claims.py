@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from helpers import eventually_sync as until
-from helpers import unique
 from jetspark import ConsumerConfig, RetentionPolicy, StreamConfig, blocking
-from jetspark.spark.batch_reader import JetStreamReader
-from jetspark.spark.data_loss import DataLossError
-from jetspark.spark.schema import SCHEMA
-from jetspark.spark.source_options import parse_source
-from jetspark.spark.stream_reader import JetStreamStreamReader
+from jetspark.spark.options import OptionError
+from jetspark.spark.source.batch_reader import JetStreamReader
+from jetspark.spark.source.data_loss import DataLossError
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.schema import SCHEMA
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.helpers import eventually_sync as until
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,13 +152,16 @@ def test_a_purge_while_the_first_micro_batch_is_read(world: World) -> None:
     source.stop()
 
 
-def test_limits_that_run_into_the_first_read(world: World) -> None:
+def test_limits_that_run_into_the_first_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.make(100, max_msgs=100)
     reader = world.batch(minPartitions=4, **SMALL)
     partitions = reader.partitions()
-    # At the head the limits are quicker than any reader: that is no loss.
+    # At the head the limits are quicker than any reader: no error, but it is said which messages went.
     world.fill(10)
-    assert read(reader, partitions) == list(range(11, 101))
+    with caplog.at_level(logging.WARNING, "jetspark.spark"):
+        assert read(reader, partitions) == list(range(11, 101))
+    assert "not taken for data loss" in caplog.text
+    assert "messages 1 to 10 (10 sequences)" in caplog.text
     # But what is pushed out of the second piece was there when the read was planned.
     world.fill(30)
     with pytest.raises(DataLossError, match="messages 26 to 40 "):
@@ -279,6 +283,25 @@ def restored(start_server: Callable[..., Server], tmp_path: Path) -> Iterator[Re
     made.connection.close()
 
 
+@pytest.mark.parametrize("first", [{"subjects": "a"}, {"startingPosition": "latest"}])
+def test_messages_that_a_query_skipped_are_not_released(world: World, first: dict[str, str]) -> None:
+    """It had other subjects, or another start, before releaseWorkQueue was on. Before, they were deleted."""
+    stream = world.make(retention=RetentionPolicy.WORK_QUEUE, allow_direct=True)
+    world.fill(4, "b")
+    begin = {"startingPosition": "earliest", "subjects": "b"}
+    end, rows = to_the_end(world.source(**{**begin, **first}))
+    assert rows == []
+    world.fill(2, "b")
+    end, rows = to_the_end(world.source(**begin), end)
+    assert rows == [5, 6]
+    releasing = world.source(**begin, releaseWorkQueue="true")
+    with pytest.raises(OptionError, match="would delete messages that were not read"):
+        releasing.latestOffset(end, ALL)
+    with pytest.raises(OptionError, match="would delete messages that were not read"):
+        releasing.commit(end)
+    assert stream.info().state.messages == 6
+
+
 def test_a_tail_lost_between_planning_and_reading(restored: Restored) -> None:
     restored.make(200)
     restored.backup()
@@ -293,8 +316,12 @@ def test_a_tail_lost_between_planning_and_reading(restored: Restored) -> None:
     restored.fill(250)
     with pytest.raises(DataLossError, match="the message at sequence 300 is not the one that was there"):
         read(source, source.partitions(begin, end))
+    # Going on, the batch has what is left of the planned ones, and the next one goes back to the new ones:
+    # each message comes once. (Before, 201 to 300 came with both.)
     lenient = restored.source(failOnDataLoss="false")
-    assert read(lenient, lenient.partitions(begin, end)) == list(range(1, 301))
+    assert read(lenient, lenient.partitions(begin, end)) == list(range(1, 201))
+    _, rows = to_the_end(lenient, end)
+    assert rows == list(range(201, 451))
     source.stop()
     lenient.stop()
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from helpers import eventually_sync, unique
 from jetspark import ConsumerConfig, RetentionPolicy, blocking
 from jetspark.spark import register
-from jetspark.spark.batch_reader import JetStreamReader
 from jetspark.spark.options import Moment
-from jetspark.spark.planning import Range
-from jetspark.spark.positions import resolve
-from jetspark.spark.range_reader import RangeReader
-from jetspark.spark.schema import SCHEMA, arrow_schema
-from jetspark.spark.source_options import Position, parse_source
+from jetspark.spark.source.batch_reader import JetStreamReader
+from jetspark.spark.source.options import Position, parse_source
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.positions import resolve
+from jetspark.spark.source.range_reader import RangeReader
+from jetspark.spark.source.schema import SCHEMA, arrow_schema
+from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def test_every_column_of_every_kind_of_message(box: Box) -> None:

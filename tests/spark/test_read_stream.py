@@ -18,15 +18,15 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from helpers import FOREVER, LIMIT, PROMPT, eventually_sync, unique
 from jetspark import StreamConfig, blocking
-from jetspark.spark import pace, stream_reader, watch
-from jetspark.spark.offsets import OffsetError, parse_offset
 from jetspark.spark.options import OptionError
-from jetspark.spark.schema import SCHEMA
-from jetspark.spark.source_options import parse_source
-from jetspark.spark.stream_reader import JetStreamStreamReader
-from spark_helpers import Batches, Box
+from jetspark.spark.source import pace, stream_reader, watch
+from jetspark.spark.source.offsets import OffsetError, parse_offset
+from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.schema import SCHEMA
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.helpers import FOREVER, LIMIT, PROMPT, eventually_sync, unique
+from support.spark_helpers import Batches, Box
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pytest
 
-from helpers import three_nodes
-from jetspark import RetentionPolicy, StreamConfig, blocking
+from jetspark import ConsumerConfig, RetentionPolicy, StreamConfig, blocking
 from jetspark.errors import RequestTimeout
-from jetspark.spark import patience, positions, range_proof
-from jetspark.spark.data_loss import DataLossError, identity
-from jetspark.spark.planning import Range
-from jetspark.spark.range_proof import LeaderBehind, RangeInterrupted, prove_end
-from jetspark.spark.range_reader import RangeReader
-from jetspark.spark.source_options import Moment, Position
-from lagging import behind, follower_of
+from jetspark.spark import patience
+from jetspark.spark.source import positions, range_proof
+from jetspark.spark.source.data_loss import DataLossError, identity
+from jetspark.spark.source.options import Moment, Position
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.range_proof import LeaderBehind, RangeInterrupted, prove_end
+from jetspark.spark.source.range_reader import RangeReader
+from support.helpers import three_nodes, unique
+from support.lagging import behind, follower_of
+
+if TYPE_CHECKING:
+    from jetspark.server import Cluster
 
 SEQUENCE = pa.schema([("sequence", pa.int64())])
 
@@ -146,3 +152,22 @@ def test_times_before_the_leader_knew_them(js: blocking.JetStream, monkeypatch: 
         assert positions.resolve(js, info, Position(moment=Moment(seconds_ago=-3600.0))) == 5
     assert list(stream.consumer_names()) == []
     stream.delete()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_replicated_interest_streams(cluster: Cluster, last: bool) -> None:
+    """Their consumers must have as many replicas as they have. Before, they could not be read."""
+    with blocking.connect(cluster.urls) as nc:
+        js = nc.jetstream()
+        name = unique("INTEREST")
+        stream = js.create_stream(
+            StreamConfig(
+                name=name, subjects=[f"{name}.*"], num_replicas=3, retention=RetentionPolicy.INTEREST
+            )
+        )
+        stream.create_consumer(ConsumerConfig(durable_name="keeps"))
+        for subject in "aab":
+            js.publish(f"{name}.{subject}", b"")
+        wanted = Range(name, 1, 4, identity(stream.cached_info), last_per_subject=last)
+        assert sorted(read(js, wanted)) == ([2, 3] if last else [1, 2, 3])
+        stream.delete()

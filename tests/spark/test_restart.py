@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from helpers import LIMIT
-from spark_helpers import Batches
+from support.helpers import LIMIT
+from support.spark_helpers import Batches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def failure(box: Box, stream: str, **options: Any) -> str:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from helpers import LIMIT, eventually_sync
-from spark_helpers import Batches
+from support.helpers import LIMIT, eventually_sync
+from support.spark_helpers import Batches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from spark_helpers import Box
+    from support.spark_helpers import Box
 
 
 def fail_batch(box: Box, name: str, rows: Batches, number: int, **options: object) -> None:

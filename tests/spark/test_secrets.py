@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from canaries import shown_by_spark
+from support.canaries import shown_by_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

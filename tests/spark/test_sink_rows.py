@@ -24,13 +24,13 @@ from pyspark.sql.types import (
 )
 
 from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.publish import Expect, publish_headers
+from jetspark.jetstream.publish.publish import Expect, publish_headers
 from jetspark.spark.options import OptionError
-from jetspark.spark.origin import UnknownMicroBatch
-from jetspark.spark.rows import BadRow, MessageIds, PlainRows, RowPlanner, SinkColumns
-from jetspark.spark.sink_options import SinkSchemaError, check_columns, parse_sink
-from jetspark.spark.sink_target import NotExactlyOnce, UnfitStream
-from jetspark.spark.sink_task import RowNotAcked
+from jetspark.spark.sink.options import SinkSchemaError, check_columns, parse_sink
+from jetspark.spark.sink.rows import BadRow, MessageIds, PlainRows, RowPlanner, SinkColumns
+from jetspark.spark.sink.target import NotExactlyOnce, UnfitStream
+from jetspark.spark.sink.task import RowNotAcked
+from jetspark.spark.source.origin import UnknownMicroBatch
 from jetspark.wire.headers import encode_headers
 
 if TYPE_CHECKING:

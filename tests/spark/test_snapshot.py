@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from helpers import three_nodes, unique
 from jetspark import RetentionPolicy, StreamConfig, blocking
-from jetspark.spark import snapshot
-from jetspark.spark.claims import seen_of
-from jetspark.spark.data_loss import DataLossError, identity
-from jetspark.spark.planning import Range
-from jetspark.spark.range_reader import RangeReader
+from jetspark.spark.source import snapshot
+from jetspark.spark.source.claims import seen_of
+from jetspark.spark.source.data_loss import DataLossError, identity
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.range_reader import RangeReader
+from support.helpers import three_nodes, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""The model test of the Spark source, with fixed seeds. `tests/source_model.py --runs 200` takes longer.
+"""The model test of the Spark source, with fixed seeds. The long form is row F21 of the table of faults.
 
-`python tests/source_model.py --seed N` repeats a run (`--cluster`: one on the cluster) and prints what
-happened in it.
+`python tests/support/source_model.py --runs 200` takes longer; `--seed N` repeats a run (`--cluster`: one on
+the cluster) and prints what happened in it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from source_model import Result, play
-from source_spark import SparkRun
-from source_world import Host
+from support.source_model import Result, play
+from support.source_spark import SparkRun
+from support.source_world import Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import unique
-from jetspark.spark import data_loss
-from jetspark.spark.stream_reader import JetStreamStreamReader
-from source_judge import Judge, Listener, Verdicts
-from source_queries import QueryFailed, StreamingQuery
-from source_truth import Cause
-from source_world import Host, World
+from jetspark.spark.source import data_loss, positions, range_proof
+from jetspark.spark.source.claims import Outcome
+from jetspark.spark.source.stream_reader import JetStreamStreamReader
+from support.helpers import unique
+from support.source_judge import Judge, Listener, Verdicts
+from support.source_queries import QueryFailed, StreamingQuery
+from support.source_truth import Cause
+from support.source_world import Host, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +95,12 @@ def report_nothing(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "report", lambda *_, **__: None)
 
 
+def only_warn(patch: pytest.MonkeyPatch) -> None:
+    """Losses are told, but as something that ends no query."""
+    for module in (positions, range_proof):
+        patch.setattr(module, "judge_gap", lambda *_, **__: Outcome.WARNING)
+
+
 def _reading(
     change: Callable[[pa.RecordBatch], list[pa.RecordBatch]],
 ) -> Callable[[pytest.MonkeyPatch], None]:
@@ -137,13 +144,14 @@ def stop_early(patch: pytest.MonkeyPatch) -> None:
     ("breakage", "purge", "found"),
     [
         (report_nothing, True, "SILENT LOSS of 5"),
+        (only_warn, True, "SILENT LOSS of 5"),
         (_reading(lambda batch: [batch.slice(0, batch.num_rows - 1)]), False, "not read, though it is there"),
         (_reading(lambda batch: [batch, batch]), False, "row twice"),
         (skip_a_batch, False, "not read, though it is there"),
         (cry_wolf, False, "told as lost, but 3-6 are there"),
         (stop_early, False, "left unread at the end"),
     ],
-    ids=["silence", "row dropped", "row twice", "nothing read", "false alarm", "end too early"],
+    ids=["silence", "warning", "row dropped", "row twice", "nothing read", "false alarm", "end too early"],
 )
 def test_a_broken_source_is_found(
     monkeypatch: pytest.MonkeyPatch,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from helpers import unique
 from jetspark import StreamConfig, blocking
 from jetspark.spark import connections
 from jetspark.spark.options import OptionError
-from jetspark.spark.rows import SinkColumns
-from jetspark.spark.sink_options import parse_sink
-from jetspark.spark.sink_target import NotExactlyOnce, Target, UnfitStream, check_stream, inspect_target
-from jetspark.spark.sink_task import write_task
+from jetspark.spark.sink.options import parse_sink
+from jetspark.spark.sink.rows import SinkColumns
+from jetspark.spark.sink.target import NotExactlyOnce, Target, UnfitStream, check_stream, inspect_target
+from jetspark.spark.sink.task import write_task
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

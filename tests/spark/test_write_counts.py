@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
-from helpers import unique
 from jetspark import StreamConfig, blocking
-from jetspark.spark import connections, writers
-from jetspark.spark.rows import BadRow, SinkColumns
-from jetspark.spark.sink_options import parse_sink
-from jetspark.spark.sink_target import Target
-from jetspark.spark.sink_task import RowNotAcked, TaskCounts, write_task
-from jetspark.spark.writers import SinkCommit, make_writer
+from jetspark.spark import connections
+from jetspark.spark.sink import writers
+from jetspark.spark.sink.options import parse_sink
+from jetspark.spark.sink.rows import BadRow, SinkColumns
+from jetspark.spark.sink.target import Target
+from jetspark.spark.sink.task import RowNotAcked, TaskCounts, write_task
+from jetspark.spark.sink.writers import SinkCommit, make_writer
+from support.helpers import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

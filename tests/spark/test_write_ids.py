@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import inheritable_thread_target
 
-from helpers import LIMIT, unique
 from jetspark import StreamConfig, blocking
 from jetspark.spark import WriteResult, read, write, write_stream
 from jetspark.spark.options import OptionError
-from jetspark.spark.origin import Place, UnknownMicroBatch, batch_origin, stream_origin
+from jetspark.spark.source.origin import Place, UnknownMicroBatch, batch_origin, stream_origin
+from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

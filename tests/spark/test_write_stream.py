@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import LIMIT, unique
 from jetspark import StreamConfig, blocking
-from jetspark.spark.writers import SinkCommit, make_stream_writer
+from jetspark.spark.sink.writers import SinkCommit, make_stream_writer
+from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,7 +253,7 @@ def _count(stream: blocking.Stream) -> int:
 
 
 def _wait_for(condition: Any, query: Any) -> None:
-    from helpers import eventually_sync
+    from support.helpers import eventually_sync
 
     def met() -> bool:
         assert query.isActive, query.exception()

@@ -9,10 +9,10 @@ import pytest
 from jetspark import ConsumerConfig, Expect, Headers, StreamConfig
 from jetspark.connection.options import check_timeout
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.publish import publish_headers
-from jetspark.jetstream.pull_options import FetchOptions, PullOptions
-from jetspark.jetstream.schedule import ttl_text
-from jetspark.jetstream.validation import validate_consumer_config, validate_stream_config
+from jetspark.jetstream.flow.options import FetchOptions, PullOptions
+from jetspark.jetstream.models.schedule import ttl_text
+from jetspark.jetstream.models.validation import validate_consumer_config, validate_stream_config
+from jetspark.jetstream.publish.publish import publish_headers
 
 NAN, INFINITY = float("nan"), float("inf")
 

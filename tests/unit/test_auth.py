@@ -32,7 +32,7 @@ from jetspark.errors import AuthorizationError, InvalidArgument
 
 if TYPE_CHECKING:
     from pathlib import Path
-from jwt_mint import Key, Operator, corrupt
+from support.jwt_mint import Key, Operator, corrupt
 
 NONCE = "fY8k0qkJcQ5xJ7E"
 CANARY = "c4n4ryS3cret"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers import LIMIT
+from support.helpers import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,19 +17,19 @@ import pytest
 
 from jetspark.errors import JetsparkError, ProtocolError
 from jetspark.jetstream import stored
-from jetspark.jetstream.account import AccountInfo
-from jetspark.jetstream.ack_reply import num_pending, parse_ack_reply, sequences
-from jetspark.jetstream.advisories import decode_advisory
 from jetspark.jetstream.api import decode_response
-from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-from jetspark.jetstream.counter import CounterValue
 from jetspark.jetstream.errors import WrongLastSequence, error_from_response
-from jetspark.jetstream.fast_flow import PING, FastFlow, State
-from jetspark.jetstream.puback import PubAck
-from jetspark.jetstream.statuses import Status
+from jetspark.jetstream.flow.ack_reply import num_pending, parse_ack_reply, sequences
+from jetspark.jetstream.flow.fast import PING, FastFlow, State
+from jetspark.jetstream.flow.statuses import Status
+from jetspark.jetstream.models.account import AccountInfo
+from jetspark.jetstream.models.advisories import decode_advisory
+from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.models.counter import CounterValue
+from jetspark.jetstream.models.puback import PubAck
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.jetstream.models.values import Duration, Timestamp
 from jetspark.jetstream.stored import StoredMsg, stored_from_direct
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.jetstream.values import Duration, Timestamp
 from jetspark.wire import Headers, Info, Parser
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from marking import SLOW_FILES
+from support.marking import SLOW_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ markers =
     slow
 """
 CONFTEST = """
-from marking import Marking
+from support.marking import Marking
 
 def pytest_configure(config):
     config.pluginmanager.register(Marking())

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.consumer_config import (
+from jetspark.jetstream.models.consumer_config import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
     PriorityPolicy,
     consumer_create_request,
 )
-from jetspark.jetstream.model import Model
-from jetspark.jetstream.stream_config import (
+from jetspark.jetstream.models.model import Model
+from jetspark.jetstream.models.stream_config import (
     ConsumerLimits,
     RetentionPolicy,
     StorageType,
@@ -30,7 +30,7 @@ from jetspark.jetstream.stream_config import (
     SubjectTransform,
     stream_config_request,
 )
-from jetspark.jetstream.values import Duration, Timestamp
+from jetspark.jetstream.models.values import Duration, Timestamp
 
 
 def test_only_set_fields_go_on_the_wire() -> None:

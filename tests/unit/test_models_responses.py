@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from jetspark.errors import ProtocolError
-from jetspark.jetstream.account import AccountInfo
-from jetspark.jetstream.cluster import ClusterInfo
-from jetspark.jetstream.consumer_config import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
-from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.errors import ApiError, WrongLastSequence
-from jetspark.jetstream.model import Model
-from jetspark.jetstream.puback import PubAck
-from jetspark.jetstream.stream_config import Compression, PersistMode, RetentionPolicy
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.jetstream.validation import validate_consumer_config, validate_stream_config
+from jetspark.jetstream.models.account import AccountInfo
+from jetspark.jetstream.models.cluster import ClusterInfo
+from jetspark.jetstream.models.consumer_config import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
+from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.models.model import Model
+from jetspark.jetstream.models.puback import PubAck
+from jetspark.jetstream.models.stream_config import Compression, PersistMode, RetentionPolicy
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.jetstream.models.validation import validate_consumer_config, validate_stream_config
 
 RECORDED = Path(__file__).parent / "server_responses"
 STREAMS = sorted(path.stem for path in RECORDED.glob("stream_*.json"))

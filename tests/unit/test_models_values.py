@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.consumer_config import AckPolicy
-from jetspark.jetstream.values import Duration, Timestamp, to_nanoseconds
+from jetspark.jetstream.models.consumer_config import AckPolicy
+from jetspark.jetstream.models.values import Duration, Timestamp, to_nanoseconds
 
 YEAR = 366 * 86_400 * 1_000_000_000
 

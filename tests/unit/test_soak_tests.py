@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import stops
-from helpers import eventually_sync, gone
 from jetspark.server import Server
+from support import stops
+from support.helpers import eventually_sync, gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,7 +191,8 @@ def test_the_default_limits_have_room_for_stops(
     if expected:
         monkeypatch.setenv(stops.FOLDER, "/nonexistent")
     code = (
-        f"import sys; sys.path.insert(0, {str(TESTS)!r}); import inspect, jetspark, stops\n"
+        f"import sys; sys.path.insert(0, {str(TESTS)!r}); import inspect, jetspark\n"
+        "from support import stops\n"
         "stops.expect_stops()\n"
         "print(inspect.unwrap(jetspark.connect).__kwdefaults__['connect_timeout'])"
     )

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from source_judge import Alarm
-from source_truth import Case, Cause, Say, duty, instant, matches, spans
+from support.source_judge import Alarm
+from support.source_truth import Case, Cause, Say, duty, instant, matches, spans
 
 LOST = [Cause.PURGED, Cause.AGED, Cause.PUSHED_OUT]
-MUST, MAY, MUST_NOT = Say.MUST, Say.MAY, Say.MUST_NOT
+MUST, WARN, MAY, MUST_NOT = Say.MUST, Say.WARN, Say.MAY, Say.MUST_NOT
 
 
 @pytest.mark.parametrize(
@@ -20,21 +20,31 @@ MUST, MAY, MUST_NOT = Say.MUST, Say.MAY, Say.MUST_NOT
         (LOST, {"claimed": False}, MUST),
         (LOST, {"beginning": True}, MUST),
         (LOST, {"beginning": True, "claimed": False}, MUST_NOT),
+        (LOST, {"beginning": True, "limited": True}, WARN),
+        (LOST, {"beginning": True, "limited": True, "preceded": True}, MUST),
+        (LOST, {"beginning": True, "limited": True, "preceded": True, "filtered": True}, WARN),
+        (LOST, {"limited": True}, MUST),
+        (LOST, {"ttl": True}, WARN),
         (LOST, {"matches": False}, MAY),
         (LOST, {"matches": False, "claimed": False}, MAY),
         (LOST, {"mixed": True}, MAY),
-        (LOST, {"queue": True}, MAY),
+        (LOST, {"queue": True}, MUST),
+        (LOST, {"queue": True, "filtered": True}, MAY),
         ([Cause.STREAM_GONE, Cause.TAIL_LOST], {}, MUST),
         ([Cause.STREAM_GONE, Cause.TAIL_LOST], {"queue": True}, MUST),
         ([Cause.STREAM_GONE, Cause.TAIL_LOST], {"beginning": True, "mixed": True}, MUST),
         ([Cause.STREAM_GONE, Cause.TAIL_LOST], {"matches": False}, MAY),
         ([Cause.TAIL_LOST], {"reused": True}, MAY),
-        ([Cause.DELETED, Cause.TTL], {"head": False}, MUST_NOT),
-        ([Cause.DELETED, Cause.TTL], {"head": True}, MAY),
-        ([Cause.PURGED_BY_SUBJECT], {"head": False}, MAY),
+        ([Cause.DELETED, Cause.TTL, Cause.PURGED_BY_SUBJECT], {"head": False}, MUST_NOT),
+        ([Cause.DELETED, Cause.TTL, Cause.PURGED_BY_SUBJECT], {"head": True}, MAY),
         ([Cause.REPLACED], {}, MUST_NOT),
         ([Cause.REPLACED], {"limited": True}, MUST_NOT),
         ([Cause.REPLACED], {"passed": True}, MAY),
+        ([Cause.REPLACED], {"thinned": True}, MAY),
+        ([Cause.REPLACED], {"thinned": True, "head": False}, MUST_NOT),
+        ([Cause.REPLACED], {"queue": True}, MAY),
+        ([Cause.REPLACED], {"queue": True, "filtered": True}, MUST_NOT),
+        ([Cause.REPLACED], {"queue": True, "head": False}, MUST_NOT),
         ([Cause.REPLACED], {"passed": True, "head": False}, MUST_NOT),
         ([Cause.CONSUMED], {"queue": True}, MAY),
         ([Cause.CONSUMED], {"queue": True, "filtered": True}, MUST_NOT),
@@ -73,7 +83,7 @@ def test_filters(filters: list[str], subject: str, expected: bool) -> None:
     ],
 )
 def test_which_sequences_an_alarm_names(text: str, kind: str, named: list[int]) -> None:
-    alarm = Alarm("S", kind, text, 1, "")
+    alarm = Alarm("S", kind, text, 1, "", doubt=False)
     assert [number for number in range(1, 12) if alarm.names(number)] == named
 
 

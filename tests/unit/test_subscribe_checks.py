@@ -10,8 +10,8 @@ import pytest
 
 from jetspark import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream import subscribe_checks as checks
-from jetspark.jetstream.subscribe_checks import Wish, check_binding, check_options, check_ordered
+from jetspark.jetstream.subscribe import checks
+from jetspark.jetstream.subscribe.checks import Wish, check_binding, check_options, check_ordered
 
 NOTHING: dict[str, Any] = {
     "queue": "",

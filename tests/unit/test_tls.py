@@ -10,7 +10,7 @@ from jetspark.errors import InvalidArgument, TLSError
 
 if TYPE_CHECKING:
     from pathlib import Path
-from pki import PKI, CertFiles
+from support.pki import PKI, CertFiles
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consumer_config import ConsumerConfig
-from jetspark.jetstream.validation import (
+from jetspark.jetstream.models.consumer_config import ConsumerConfig
+from jetspark.jetstream.models.validation import (
     check_name,
     check_subject,
     validate_consumer_config,

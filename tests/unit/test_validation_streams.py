@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.stream_config import (
+from jetspark.jetstream.models.stream_config import (
     ConsumerSource,
     External,
     Placement,
@@ -19,7 +19,7 @@ from jetspark.jetstream.stream_config import (
     StreamSource,
     SubjectTransform,
 )
-from jetspark.jetstream.validation import validate_stream_config
+from jetspark.jetstream.models.validation import validate_stream_config
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import wire_arguments
-from wire_arguments import ARGUMENTS, KINDS
+from support import wire_arguments
+from support.wire_arguments import ARGUMENTS, KINDS
 
 
 def test_every_argument_of_the_public_api_has_its_kind() -> None:

@@ -46,7 +46,7 @@ def core(**names: Any) -> ModuleType:
 
 
 def test_the_numbers_on_both_sides_are_the_same() -> None:
-    (number,) = re.findall(r"^#define ABI (\d+)$", (WIRE / "_speed.c").read_text(), re.MULTILINE)
+    (number,) = re.findall(r"^#define ABI (\d+)$", (WIRE / "_core" / "_speed.c").read_text(), re.MULTILINE)
     assert int(number) == _backend.ABI
 
 
@@ -103,16 +103,14 @@ class Build:
         self.module: Any = import_module("hatch_build")
         self.root = folder
         self.folder = folder / "src" / "jetspark" / "wire"
-        self.folder.mkdir(parents=True)
-        self.source = self.folder / "_speed.c"
+        self.source = self.folder / "_core" / "_speed.c"
+        self.source.parent.mkdir(parents=True)
         self.source.write_text("int answer(void) { return 42; }\n")
         self.warnings: list[str] = []
         self.data: dict[str, Any] = {"artifacts": []}
 
     def left(self) -> list[Path]:
-        return [
-            path for path in self.folder.iterdir() if path.name.startswith("_speed.") and path != self.source
-        ]
+        return [path for path in self.folder.rglob("_speed.*") if path != self.source]
 
     def leave(self) -> None:
         suffix = self.module.sysconfig.get_config_var("EXT_SUFFIX")

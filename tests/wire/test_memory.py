@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.puback import PubAck
-from jetspark.jetstream.publish_many import AckBatch
+from jetspark.jetstream.models.puback import PubAck
+from jetspark.jetstream.publish.many import AckBatch
 from jetspark.wire import Parser, backend
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns

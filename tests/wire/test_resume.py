@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from columns_wire import V1, line
 from jetspark.wire import Messages, Parser, Ping
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns
+from support.columns_wire import V1, line
 
 MAX_LINE, MAX_MESSAGE = 65_536, 1 << 26
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"

@@ -28,9 +28,9 @@ from settle_cases import (
 
 from jetspark import Msg
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.puback import PubAck, decode_puback
-from jetspark.jetstream.publish_many import AckBatch
-from jetspark.jetstream.publisher import Publisher
+from jetspark.jetstream.models.puback import PubAck, decode_puback
+from jetspark.jetstream.publish.many import AckBatch
+from jetspark.jetstream.publish.publisher import Publisher
 from jetspark.wire import Messages, Parser, backend
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, PackedColumns

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark.blocking import _process
 from jetspark.connection.listening import report_failure
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.puback import PubAck
+from jetspark.jetstream.models.puback import PubAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,7 +35,7 @@ from jetspark.connecting import Connection
 from jetspark.connection.core import volatile
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import JetsparkError, OutboundBufferFull, RequestTimeout
-from jetspark.jetstream.flow_sink import FlowSink
+from jetspark.jetstream.consume.flow_sink import FlowSink
 
 if TYPE_CHECKING:
     from collections import deque

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.jetstream.flow_sink import FlowSink
-from jetspark.jetstream.ordered import OrderedSink
-from jetspark.jetstream.pull import PullSink
-from jetspark.jetstream.push import PushSink
-from jetspark.jetstream.push_ordered import OrderedPushSink
+from jetspark.jetstream.consume.flow_sink import FlowSink
+from jetspark.jetstream.consume.ordered_chain import OrderedSink
+from jetspark.jetstream.consume.pull import PullSink
+from jetspark.jetstream.subscribe.push import PushSink
+from jetspark.jetstream.subscribe.push_ordered import OrderedPushSink
 
 if TYPE_CHECKING:
     import threading

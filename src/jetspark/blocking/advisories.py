@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Self
 
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.jetstream.advisory_feed import Advisories as AsyncAdvisories
-from jetspark.jetstream.dead_letters import DeadLetter as AsyncDeadLetter
-from jetspark.jetstream.dead_letters import DeadLetters as AsyncDeadLetters
+from jetspark.jetstream.advisory.dead_letters import DeadLetter as AsyncDeadLetter
+from jetspark.jetstream.advisory.dead_letters import DeadLetters as AsyncDeadLetters
+from jetspark.jetstream.advisory.feed import Advisories as AsyncAdvisories
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.advisories import Advisory
-    from jetspark.jetstream.dead_letters import LetterAdvisory
-    from jetspark.jetstream.puback import PubAck
+    from jetspark.jetstream.advisory.dead_letters import LetterAdvisory
+    from jetspark.jetstream.models.advisories import Advisory
+    from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.stored import StoredMsg
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Self
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.subscription import Sink
-from jetspark.jetstream.atomic_batch import AtomicBatch as AsyncAtomicBatch
+from jetspark.connection.sink import Sink
+from jetspark.jetstream.publish.atomic_batch import AtomicBatch as AsyncAtomicBatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.blocking._engine import Engine
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.schedule import Schedule
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.jetstream.publish.publish import Expect
 
 
 @mirrors(

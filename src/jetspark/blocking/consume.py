@@ -13,10 +13,10 @@ from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.message import Message
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume import Consume as AsyncConsume
-from jetspark.jetstream.consume import ConsumeBase as AsyncConsumeBase
-from jetspark.jetstream.consume import ConsumeBatches as AsyncConsumeBatches
-from jetspark.jetstream.consume import ConsumeCallback as AsyncConsumeCallback
+from jetspark.jetstream.consume.consume import Consume as AsyncConsume
+from jetspark.jetstream.consume.consume import ConsumeBase as AsyncConsumeBase
+from jetspark.jetstream.consume.consume import ConsumeBatches as AsyncConsumeBatches
+from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCallback
 
 if TYPE_CHECKING:
     from types import TracebackType

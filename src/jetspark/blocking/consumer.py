@@ -9,17 +9,17 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback, Handler
 from jetspark.blocking.message import MessageBatch, take_batch
-from jetspark.jetstream.consume import Consume as AsyncConsume
-from jetspark.jetstream.consume import ConsumeCallback as AsyncConsumeCallback
+from jetspark.jetstream.consume.consume import Consume as AsyncConsume
+from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCallback
 from jetspark.jetstream.consumer import Consumer as AsyncConsumer
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from jetspark.blocking.message import Message
-    from jetspark.jetstream.consume import ErrorListener
-    from jetspark.jetstream.consumer_config import ConsumerConfig
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.consume.consume import ErrorListener
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
 
 
 @mirrors(AsyncConsumer)

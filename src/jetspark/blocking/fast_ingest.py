@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed
-from jetspark.jetstream.fast_flow import State
-from jetspark.jetstream.fast_ingest import FastIngest as AsyncFastIngest
-from jetspark.jetstream.publish import publish_headers
+from jetspark.jetstream.flow.fast import State
+from jetspark.jetstream.publish.fast_ingest import FastIngest as AsyncFastIngest
+from jetspark.jetstream.publish.publish import publish_headers
 from jetspark.wire.headers import HeaderBlock, encode_headers
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import Courier
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.schedule import Schedule
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.jetstream.publish.publish import Expect
 
 
 class ThreadFastIngest(AsyncFastIngest):

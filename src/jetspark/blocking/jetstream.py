@@ -17,14 +17,14 @@ from jetspark.blocking.pull_subscribe import PullSubscription
 from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscribe import PushSubscription
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
-from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES
-from jetspark.jetstream.consumer_config import ReplayPolicy
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.context import JetStream as AsyncJetStream
-from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING
-from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
-from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
-from jetspark.jetstream.publisher import DEFAULT_WINDOW
-from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR
+from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR
+from jetspark.jetstream.models.consumer_config import ReplayPolicy
+from jetspark.jetstream.publish.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES
+from jetspark.jetstream.publish.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING
+from jetspark.jetstream.publish.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT
+from jetspark.jetstream.publish.publisher import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from jetspark.blocking._client import EngineConnection
     from jetspark.blocking.consume import Handler
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.account import AccountInfo
-    from jetspark.jetstream.advisories import Advisory
-    from jetspark.jetstream.consume import ErrorListener
-    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-    from jetspark.jetstream.fast_flow import IngestGap
-    from jetspark.jetstream.fast_ingest import GapMode
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.schedule import Schedule
-    from jetspark.jetstream.stream_config import StreamConfig
-    from jetspark.jetstream.stream_info import StreamInfo
+    from jetspark.jetstream.consume.consume import ErrorListener
+    from jetspark.jetstream.flow.fast import IngestGap
+    from jetspark.jetstream.models.account import AccountInfo
+    from jetspark.jetstream.models.advisories import Advisory
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.jetstream.models.stream_config import StreamConfig
+    from jetspark.jetstream.models.stream_info import StreamInfo
+    from jetspark.jetstream.publish.fast_ingest import GapMode
+    from jetspark.jetstream.publish.publish import Expect
 
 
 @mirrors(AsyncJetStream)

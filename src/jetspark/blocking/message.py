@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.connection.message import Msg as AsyncMsg
 from jetspark.connection.message import MsgBase
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.fetch import MessageBatch as AsyncMessageBatch
+from jetspark.jetstream.consume.fetch import MessageBatch as AsyncMessageBatch
 from jetspark.jetstream.message import ACK, PROGRESS, MessageBase, nak_body, term_body
 from jetspark.jetstream.message import Message as AsyncMessage
 
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import timedelta
 
-    from jetspark.blocking._client import EngineConnection
     from jetspark.blocking._engine import Engine, EngineLoop
-    from jetspark.jetstream.fetch import Fetch, Stash
+    from jetspark.jetstream.consume.fetch import Fetch
+    from jetspark.jetstream.consume.pull import Stash
     from jetspark.wire.headers import Headers
+
+
+class Yielding(Protocol):
+    """What a message needs of its connection."""
+
+    engine: EngineLoop
+
+    def give_way(self) -> None: ...
 
 
 @mirrors(AsyncMsg)
@@ -81,8 +89,8 @@ class Message(MessageBase, eq=False, gc=False):
         return take_batch(self._client.engine, request._collect, request._stash)
 
     @property
-    def _client(self) -> EngineConnection:
-        client: EngineConnection = self._owner.client
+    def _client(self) -> Yielding:
+        client: Yielding = self._owner.client
         return client
 
 

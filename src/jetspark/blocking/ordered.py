@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Self
 
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
-from jetspark.jetstream.ordered import OrderedConsumer as AsyncOrderedConsumer
+from jetspark.jetstream.consume.ordered import OrderedConsumer as AsyncOrderedConsumer
 
 if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
     from jetspark.blocking._engine import Engine
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
 
 
 @mirrors(

@@ -17,11 +17,11 @@ from jetspark.blocking._acks import AckFuture
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
-from jetspark.jetstream.publisher import Publisher as AsyncPublisher
-from jetspark.jetstream.publisher import encode_options
-from jetspark.jetstream.publisher_stats import PublisherFull
+from jetspark.jetstream.publish.publisher import Publisher as AsyncPublisher
+from jetspark.jetstream.publish.publisher import encode_options
+from jetspark.jetstream.publish.stats import PublisherFull
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from jetspark.blocking._client import EngineConnection
     from jetspark.blocking._engine import Engine
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.publish_many import AckBatch, Columns, Publishing
-    from jetspark.jetstream.publisher_stats import PublisherStats
-    from jetspark.jetstream.schedule import Schedule
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.jetstream.publish.many import AckBatch, Columns, Publishing
+    from jetspark.jetstream.publish.publish import Expect
+    from jetspark.jetstream.publish.stats import PublisherStats
 
 
 class ThreadPublisher(AsyncPublisher):

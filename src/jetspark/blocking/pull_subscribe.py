@@ -9,12 +9,12 @@ from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.message import MessageBatch, take_batch
-from jetspark.jetstream.pull_subscribe import PullSubscription as AsyncPullSubscription
+from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription as AsyncPullSubscription
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.jetstream.consumer_info import ConsumerInfo
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
 @mirrors(AsyncPullSubscription)

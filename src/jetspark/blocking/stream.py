@@ -8,8 +8,8 @@ from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.ordered import OrderedConsumer
-from jetspark.jetstream.consumer_config import ReplayPolicy
-from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
+from jetspark.jetstream.models.consumer_config import ReplayPolicy
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES
 from jetspark.jetstream.stream import Stream as AsyncStream
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-    from jetspark.jetstream.counter import CounterValue
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.models.counter import CounterValue
+    from jetspark.jetstream.models.stream_config import StreamConfig
+    from jetspark.jetstream.models.stream_info import StreamInfo
     from jetspark.jetstream.stored import StoredMsg
-    from jetspark.jetstream.stream_config import StreamConfig
-    from jetspark.jetstream.stream_info import StreamInfo
 
 
 @mirrors(AsyncStream)

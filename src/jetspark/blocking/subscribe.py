@@ -7,25 +7,34 @@ import contextlib
 import threading
 import time
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.errors import RequestTimeout
-from jetspark.jetstream.subscribe import PushSubscription as AsyncPushSubscription
-from jetspark.jetstream.subscribe import PushSubscriptionClosed
+from jetspark.jetstream.subscribe.subscribe import PushSubscription as AsyncPushSubscription
+from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._pull import PushedToThreads
     from jetspark.blocking._threads import Courier
     from jetspark.blocking.message import Message
-    from jetspark.jetstream.consumer_info import ConsumerInfo
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo
+
+
+class Workplace(Protocol):
+    """What a subscription whose callback runs in a thread needs of its connection."""
+
+    held: Callable[[], Engine | None]
+
+    def add_worker(self, worker: threading.Thread) -> None: ...
+
+    def detach_caller(self) -> None: ...
 
 
 class ThreadPushSubscription(AsyncPushSubscription):
@@ -51,7 +60,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
             if not done.done():
                 done.set_result(None)
 
-        def work(_held: object = cast("EngineConnection", self._client).held()) -> None:
+        def work(_held: object = cast("Workplace", self._client).held()) -> None:
             # Held: a connection whose callbacks run is in use.
             self._work(callback)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
@@ -59,7 +68,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
 
         worker = threading.Thread(target=work, name=f"jetspark-push-{self.subject}", daemon=True)
         self.sink.worker = worker
-        cast("EngineConnection", self._client).add_worker(worker)
+        cast("Workplace", self._client).add_worker(worker)
         worker.start()
         try:
             await done
@@ -205,7 +214,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
         if self._engine.is_foreign:
             raise _process.forked(self._engine.pid)
         if not self._engine.is_stopped:
-            cast("EngineConnection", self._target._client).detach_caller()
+            cast("Workplace", self._target._client).detach_caller()
             self._run(self._target.drain)
 
     def _parts(self) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jetspark.blocking import _process
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.message import Msg
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink
 from jetspark.connection.subscription import Subscription as AsyncSubscription
 from jetspark.errors import ConnectionClosed
 

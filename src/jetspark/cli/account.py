@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from jetspark.cli import output
-from jetspark.cli.commands import Json, command, group
+from jetspark.cli.declare import Json, command, group
 from jetspark.cli.output import bytes_text, limit_text, number, seconds_text
 from jetspark.cli.settings import connection, current, run
-from jetspark.jetstream.account import AccountTier
+from jetspark.jetstream.models.account import AccountTier
 
 account = group("The account that the credentials belong to.")
 

@@ -28,21 +28,21 @@ COMMANDS = {
     "req": ("messages", "Send a request and print the answers. --timeout says how long to wait."),
     "reply": ("messages", "Answer requests until Ctrl-C, with a fixed text or with what was asked."),
     "top": (
-        "top",
+        "top.command",
         "Watch streams and consumers: rates, lag, ack pending, redelivered, waiting pulls.",
     ),
     "server": ("server", "Run a nats-server with JetStream until Ctrl-C."),
     "rtt": ("account", "Measure the round trip to the server."),
     "demo": (
-        "demo",
+        "demo.command",
         "Show everything at once: live orders, a Spark pipeline, a server crash, and that nothing was lost.",
     ),
-    "stream": ("stream", "Streams: list, create, change, look into, export and restore."),
-    "consumer": ("consumer", "Consumers: list, create, change, read through them, pause."),
-    "bench": ("bench", "Benchmarks of publishing, subscribing and JetStream."),
+    "stream": ("stream.command", "Streams: list, create, change, look into, export and restore."),
+    "consumer": ("consumer.command", "Consumers: list, create, change, read through them, pause."),
+    "bench": ("bench.command", "Benchmarks of publishing, subscribing and JetStream."),
     "account": ("account", "The account that the credentials belong to."),
     "context": ("context", "Contexts: named connection settings, shared with the nats tool."),
-    "pipe": ("pipe", "Run a Spark streaming query over streams: read, transform with SQL, write."),
+    "pipe": ("pipe.command", "Run a Spark streaming query over streams: read, transform with SQL, write."),
 }
 # Short and long forms of the same, which no help lists.
 ALIASES = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from jetspark.cli import output
-from jetspark.cli.commands import Json, command, group
+from jetspark.cli.declare import Json, command, group
 from jetspark.cli.errors import describe
 from jetspark.cli.settings import current
 from jetspark.connection.contexts import NatsContext, known_contexts, load_context, selected_context

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from jetspark.cli import output
-from jetspark.cli.commands import HeaderOption, Json, command
-from jetspark.cli.consumer import message_fields
+from jetspark.cli.consumer.command import message_fields
+from jetspark.cli.declare import HeaderOption, Json, command
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.output import number, seconds_text, time_text
 from jetspark.cli.settings import connection, current, jetstream, run

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from jetspark.cli import local, output
-from jetspark.cli.commands import Json, command
+from jetspark.cli.declare import Json, command
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.stopping import SIGNALS, Flag
 

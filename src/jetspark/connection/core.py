@@ -71,7 +71,7 @@ from jetspark.wire.subjects import validate_subject
 if TYPE_CHECKING:
     from jetspark.connection.options import ConnectOptions
     from jetspark.connection.requests import RequestInbox
-    from jetspark.connection.subscription import Sink
+    from jetspark.connection.sink import Sink
 
 HeadersLike = Headers | Mapping[str, str | Sequence[str]]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetspark.connection.events import Event
-    from jetspark.connection.subscription import Sink
+    from jetspark.connection.sink import Sink
 
 # CancelledError: something that the receiver looked at was cancelled, and not the connection.
 FAILURES = (Exception, asyncio.CancelledError)

@@ -19,7 +19,7 @@ from jetspark.wire.commands import encode_sub
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark.connection.subscription import Sink
+    from jetspark.connection.sink import Sink
     from jetspark.connection.transport import Link
     from jetspark.wire.parser import Event
 

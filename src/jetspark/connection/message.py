@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -11,8 +11,6 @@ from jetspark.wire.headers import Headers, decode_headers, decode_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from jetspark.connection.client import Connection
 
 
 class MsgBase(msgspec.Struct, eq=False, gc=False):
@@ -57,12 +55,24 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
         return f"{type(self).__name__}(subject={self.subject!r}{reply}, data={data!r}{headers})"
 
 
+class Responder(Protocol):
+    """What a message needs of its connection."""
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: Headers | Mapping[str, str | Sequence[str]] | None = None,
+    ) -> None: ...
+
+
 class Msg(MsgBase, eq=False, gc=False):
     """A message: ``subject``, ``reply`` (empty when none), ``data`` and ``headers``."""
 
     @property
-    def _client(self) -> Connection:
-        client: Connection = self._owner
+    def _client(self) -> Responder:
+        client: Responder = self._owner
         return client
 
     async def respond(

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.nuid import next_nuid
-from jetspark.connection.subscription import Sink
+from jetspark.connection.sink import Sink, SinkClient
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -16,7 +16,6 @@ from jetspark.errors import (
 )
 
 if TYPE_CHECKING:
-    from jetspark.connection.client import Connection
     from jetspark.connection.message import Msg, MsgBase
 
 NO_RESPONDERS = b"NATS/1.0 503"
@@ -42,7 +41,7 @@ class _Pending:
 class RequestInbox(Sink):
     """The multiplexed inbox of a connection."""
 
-    def __init__(self, client: Connection, prefix: str) -> None:
+    def __init__(self, client: SinkClient, prefix: str) -> None:
         self._base = f"{prefix}.{next_nuid()}."
         super().__init__(client, self._base + "*")
         self._cut = len(self._base)

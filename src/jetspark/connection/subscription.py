@@ -1,8 +1,8 @@
 """Subscriptions: what receives a run of messages from the parser and hands them to user code.
 
-A :class:`Sink` is the connection's side of a subscription. The connection calls ``deliver`` once for each
-run of messages in a received chunk, never once a message; :class:`Subscription` turns that into an async
-iterator or callbacks. A waiting reader is woken once a run.
+A :class:`~jetspark.connection.sink.Sink` is the connection's side of a subscription. :class:`Subscription`
+turns the runs of messages that it gets into an async iterator or callbacks. A waiting reader is woken once a
+run.
 
 Pending limits bound the memory of a reader that is slower than its publishers. Past them the *newest*
 messages are dropped (what is already buffered stays in order and without holes), the drop is counted and a
@@ -22,6 +22,7 @@ from jetspark.connection.events import SlowConsumer
 from jetspark.connection.message import Msg
 from jetspark.connection.options import check_timeout
 from jetspark.connection.readers import Readers
+from jetspark.connection.sink import Sink
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -34,9 +35,7 @@ from jetspark.errors import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
-    from jetspark.wire.columns import AnyColumns
-    from jetspark.wire.parser import Factory
+    from jetspark.connection.sink import SinkClient
 
 Callback = Callable[[Msg], "Awaitable[None] | None"]
 
@@ -45,52 +44,6 @@ DEFAULT_PENDING_BYTES = 128 * 1_048_576
 
 # How many callbacks run before the event loop gets a turn to read, write and answer PINGs.
 _CALLBACKS_A_TURN = 512
-
-
-class Sink:
-    """One server-side subscription. Subclasses say what happens to its messages."""
-
-    def __init__(self, client: Connection, subject: str, queue: str = "") -> None:
-        self.client = client
-        self.subject = subject
-        self.queue = queue
-        self.sid = ""
-        self.received = 0
-        self.limit = 0  # stop after so many messages in all; 0: never
-        self.renewed_at = 0  # what had been received when the current link was made
-        self.asked = ""  # the subject of the request whose answers come here, of request_many alone
-        # The blocking facade replaces both on its connection, so that the parser makes its messages.
-        self.factory: Factory = client._message_class
-        self.owner: Any = client._message_owner
-
-    def deliver(self, items: list[Any], nbytes: int) -> None:
-        """A run of messages arrived. Called by the event loop; must not block."""
-        raise NotImplementedError
-
-    def deliver_columns(self, columns: AnyColumns) -> None:
-        """The same for a sink whose factory is ``COLUMNAR``."""
-        raise NotImplementedError
-
-    def link_dropped(self) -> None:
-        """There is no link any more; nobody has been told yet."""
-
-    def link_lost(self, error: JetsparkError) -> None:
-        """The connection broke; it will be renewed."""
-
-    def link_restored(self) -> None:
-        """The connection is back and this subscription was renewed on it."""
-
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        """The server's permissions forbid to publish to this subject; answers to it will never come."""
-
-    def ended(self, error: JetsparkError | None) -> None:
-        """No message will ever come again: closed, or refused by the server."""
-
-    def closed_behind(self) -> None:
-        """The connection is closed; this one was drained before, and what it holds may still be taken."""
-
-    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
-        """The connection is drained at the request of ``asker``: let user code have what has arrived."""
 
 
 class Subscription(Sink):
@@ -103,7 +56,7 @@ class Subscription(Sink):
 
     def __init__(
         self,
-        client: Connection,
+        client: SinkClient,
         subject: str,
         queue: str,
         callback: Callback | None,

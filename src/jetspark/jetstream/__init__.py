@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING
 from jetspark._lazy import exports
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.account import AccountInfo, AccountLimits, AccountTier, ApiStats
-    from jetspark.jetstream.advisories import (
+    from jetspark.jetstream.advisory.dead_letters import DeadLetter, DeadLetters
+    from jetspark.jetstream.advisory.feed import Advisories
+    from jetspark.jetstream.consume.ordered import OrderedConsumer
+    from jetspark.jetstream.consumer import Consumer
+    from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.flow.fast import FastIngestBroken, IngestGap
+    from jetspark.jetstream.models.account import AccountInfo, AccountLimits, AccountTier, ApiStats
+    from jetspark.jetstream.models.advisories import (
         AckMetric,
         Advisory,
         AdvisoryAction,
@@ -28,33 +34,30 @@ if TYPE_CHECKING:
         TerminatedAdvisory,
         decode_advisory,
     )
-    from jetspark.jetstream.advisory_feed import Advisories
-    from jetspark.jetstream.atomic_batch import AtomicBatch
-    from jetspark.jetstream.cluster import ClusterInfo, DesiredCluster, DesiredOrigin, DesiredStatus, PeerInfo
-    from jetspark.jetstream.consumer import Consumer
-    from jetspark.jetstream.consumer_config import (
+    from jetspark.jetstream.models.cluster import (
+        ClusterInfo,
+        DesiredCluster,
+        DesiredOrigin,
+        DesiredStatus,
+        PeerInfo,
+    )
+    from jetspark.jetstream.models.consumer_config import (
         AckPolicy,
         ConsumerConfig,
         DeliverPolicy,
         PriorityPolicy,
         ReplayPolicy,
     )
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause, PriorityGroupState, SequenceInfo
-    from jetspark.jetstream.context import JetStream
-    from jetspark.jetstream.counter import CounterValue
-    from jetspark.jetstream.dead_letters import DeadLetter, DeadLetters
-    from jetspark.jetstream.fast_flow import FastIngestBroken, IngestGap
-    from jetspark.jetstream.fast_ingest import FastIngest
-    from jetspark.jetstream.ordered import OrderedConsumer
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.publish import Expect
-    from jetspark.jetstream.publisher import Publisher
-    from jetspark.jetstream.publisher_stats import PublisherFull, PublisherStats, PublishFailed
-    from jetspark.jetstream.pull_subscribe import PullSubscription
-    from jetspark.jetstream.schedule import Schedule
-    from jetspark.jetstream.stored import StoredMsg
-    from jetspark.jetstream.stream import Stream
-    from jetspark.jetstream.stream_config import (
+    from jetspark.jetstream.models.consumer_info import (
+        ConsumerInfo,
+        ConsumerPause,
+        PriorityGroupState,
+        SequenceInfo,
+    )
+    from jetspark.jetstream.models.counter import CounterValue
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.jetstream.models.stream_config import (
         Compression,
         ConsumerLimits,
         ConsumerSource,
@@ -69,15 +72,23 @@ if TYPE_CHECKING:
         StreamSource,
         SubjectTransform,
     )
-    from jetspark.jetstream.stream_info import (
+    from jetspark.jetstream.models.stream_info import (
         LostStreamData,
         StreamAlternate,
         StreamInfo,
         StreamSourceInfo,
         StreamState,
     )
-    from jetspark.jetstream.subscribe import PushSubscription
-    from jetspark.jetstream.values import Duration, Timestamp
+    from jetspark.jetstream.models.values import Duration, Timestamp
+    from jetspark.jetstream.publish.atomic_batch import AtomicBatch
+    from jetspark.jetstream.publish.fast_ingest import FastIngest
+    from jetspark.jetstream.publish.publish import Expect
+    from jetspark.jetstream.publish.publisher import Publisher
+    from jetspark.jetstream.publish.stats import PublisherFull, PublisherStats, PublishFailed
+    from jetspark.jetstream.stored import StoredMsg
+    from jetspark.jetstream.stream import Stream
+    from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription
+    from jetspark.jetstream.subscribe.subscribe import PushSubscription
 
 __all__ = [
     "AccountInfo",
@@ -164,45 +175,45 @@ __all__ = [
 
 # The imports above, for run time.
 _PLACES = {
-    "jetspark.jetstream.account": "AccountInfo AccountLimits AccountTier ApiStats",
-    "jetspark.jetstream.advisories": (
+    "jetspark.jetstream.models.account": "AccountInfo AccountLimits AccountTier ApiStats",
+    "jetspark.jetstream.models.advisories": (
         "AckMetric Advisory AdvisoryAction ApiAuditAdvisory BatchAbandonedAdvisory ConsumerActionAdvisory "
         "ConsumerLeaderAdvisory ConsumerPauseAdvisory ConsumerQuorumLostAdvisory GenericAdvisory "
         "GroupPinnedAdvisory GroupUnpinnedAdvisory MaxDeliveriesAdvisory NakAdvisory "
         "ServerOutOfStorageAdvisory StreamActionAdvisory StreamLeaderAdvisory StreamQuorumLostAdvisory "
         "TerminatedAdvisory decode_advisory"
     ),
-    "jetspark.jetstream.advisory_feed": "Advisories",
-    "jetspark.jetstream.atomic_batch": "AtomicBatch",
-    "jetspark.jetstream.cluster": "ClusterInfo DesiredCluster DesiredOrigin DesiredStatus PeerInfo",
+    "jetspark.jetstream.advisory.feed": "Advisories",
+    "jetspark.jetstream.publish.atomic_batch": "AtomicBatch",
+    "jetspark.jetstream.models.cluster": "ClusterInfo DesiredCluster DesiredOrigin DesiredStatus PeerInfo",
     "jetspark.jetstream.consumer": "Consumer",
-    "jetspark.jetstream.consumer_config": (
+    "jetspark.jetstream.models.consumer_config": (
         "AckPolicy ConsumerConfig DeliverPolicy PriorityPolicy ReplayPolicy"
     ),
-    "jetspark.jetstream.consumer_info": "ConsumerInfo ConsumerPause PriorityGroupState SequenceInfo",
+    "jetspark.jetstream.models.consumer_info": "ConsumerInfo ConsumerPause PriorityGroupState SequenceInfo",
     "jetspark.jetstream.context": "JetStream",
-    "jetspark.jetstream.counter": "CounterValue",
-    "jetspark.jetstream.dead_letters": "DeadLetter DeadLetters",
-    "jetspark.jetstream.fast_flow": "FastIngestBroken IngestGap",
-    "jetspark.jetstream.fast_ingest": "FastIngest",
-    "jetspark.jetstream.ordered": "OrderedConsumer",
-    "jetspark.jetstream.puback": "PubAck",
-    "jetspark.jetstream.publish": "Expect",
-    "jetspark.jetstream.publisher": "Publisher",
-    "jetspark.jetstream.publisher_stats": "PublisherFull PublisherStats PublishFailed",
-    "jetspark.jetstream.pull_subscribe": "PullSubscription",
-    "jetspark.jetstream.schedule": "Schedule",
+    "jetspark.jetstream.models.counter": "CounterValue",
+    "jetspark.jetstream.advisory.dead_letters": "DeadLetter DeadLetters",
+    "jetspark.jetstream.flow.fast": "FastIngestBroken IngestGap",
+    "jetspark.jetstream.publish.fast_ingest": "FastIngest",
+    "jetspark.jetstream.consume.ordered": "OrderedConsumer",
+    "jetspark.jetstream.models.puback": "PubAck",
+    "jetspark.jetstream.publish.publish": "Expect",
+    "jetspark.jetstream.publish.publisher": "Publisher",
+    "jetspark.jetstream.publish.stats": "PublisherFull PublisherStats PublishFailed",
+    "jetspark.jetstream.subscribe.pull_subscribe": "PullSubscription",
+    "jetspark.jetstream.models.schedule": "Schedule",
     "jetspark.jetstream.stored": "StoredMsg",
     "jetspark.jetstream.stream": "Stream",
-    "jetspark.jetstream.stream_config": (
+    "jetspark.jetstream.models.stream_config": (
         "Compression ConsumerLimits ConsumerSource DiscardPolicy External PersistMode Placement RePublish "
         "RetentionPolicy StorageType StreamConfig StreamSource SubjectTransform"
     ),
-    "jetspark.jetstream.stream_info": (
+    "jetspark.jetstream.models.stream_info": (
         "LostStreamData StreamAlternate StreamInfo StreamSourceInfo StreamState"
     ),
-    "jetspark.jetstream.subscribe": "PushSubscription",
-    "jetspark.jetstream.values": "Duration Timestamp",
+    "jetspark.jetstream.subscribe.subscribe": "PushSubscription",
+    "jetspark.jetstream.models.values": "Duration Timestamp",
 }
 
 if not TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled, error_from_response
-from jetspark.jetstream.validation import check_name
+from jetspark.jetstream.models.validation import check_name
 from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from jetspark.errors import InvalidArgument, RequestTimeout
-from jetspark.jetstream.consume import (
+from jetspark.jetstream.consume.consume import (
     Consume,
     ConsumeBatches,
     ConsumeCallback,
     ErrorListener,
     Handler,
 )
-from jetspark.jetstream.consume_errors import PushConsumerError
-from jetspark.jetstream.consumer_config import AckPolicy, PriorityPolicy
-from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-from jetspark.jetstream.fetch import Fetch, Stash
-from jetspark.jetstream.pull import PullSink, PullTarget
-from jetspark.jetstream.pull_options import FetchOptions, PullOptions
-from jetspark.jetstream.push import PushOptions, PushSink, PushTarget
-from jetspark.jetstream.validation import check_name
+from jetspark.jetstream.consume.errors import PushConsumerError
+from jetspark.jetstream.consume.fetch import Fetch
+from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
+from jetspark.jetstream.flow.options import FetchOptions, PullOptions
+from jetspark.jetstream.home import Home
+from jetspark.jetstream.models.consumer_config import AckPolicy, PriorityPolicy
+from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.models.validation import check_name
+from jetspark.jetstream.subscribe.push import PushOptions, PushSink, PushTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from jetspark.jetstream.columnar import ColumnarSink
-    from jetspark.jetstream.consumer_config import ConsumerConfig
-    from jetspark.jetstream.context import JetStream
-    from jetspark.jetstream.flow_sink import FlowSink
+    from jetspark.jetstream.consume.columnar import ColumnarSink
+    from jetspark.jetstream.consume.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig
 
 
 class Consumer:
     """A consumer of a stream. Made by ``stream.get_consumer`` and its like; holds no subscription."""
 
-    def __init__(self, js: JetStream, info: ConsumerInfo) -> None:
+    def __init__(self, js: Home, info: ConsumerInfo) -> None:
         self._js = js
         self._info = info
         config = info.config
@@ -365,7 +365,7 @@ class Consumer:
         return kind(self._target, options, tell)
 
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
-        from jetspark.jetstream.columnar import ColumnarSink  # only for those who use columns
+        from jetspark.jetstream.consume.columnar import ColumnarSink  # only for those who use columns
 
         sink = ColumnarSink(self._target, options, tell)
         sink.look_up = self.info
@@ -374,6 +374,16 @@ class Consumer:
     def _check_pull(self) -> None:
         if self._info.config.is_push:
             raise PushConsumerError(409, "Consumer is push based")
+
+
+class ConsumerHome(Home, Protocol):
+    """A context, as those see it who make consumers."""
+
+    async def get_consumer(self, stream: str, consumer: str) -> Consumer: ...
+
+    async def create_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer: ...
 
 
 def _refuse_pull_options(options: PullOptions) -> None:

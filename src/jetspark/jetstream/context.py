@@ -9,37 +9,37 @@ from typing import TYPE_CHECKING, Any
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.account import AccountInfo
-from jetspark.jetstream.advisory_feed import Advisories
+from jetspark.jetstream.advisory.dead_letters import DeadLetters
+from jetspark.jetstream.advisory.feed import Advisories
 from jetspark.jetstream.api import Api
-from jetspark.jetstream.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
+from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
 from jetspark.jetstream.consumer import Consumer
-from jetspark.jetstream.consumer_config import (
+from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
+from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR
+from jetspark.jetstream.models.account import AccountInfo
+from jetspark.jetstream.models.consumer_config import (
     ConsumerConfig,
     DeliverPolicy,
     ReplayPolicy,
     consumer_create_request,
 )
-from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-from jetspark.jetstream.counter import delta_text
-from jetspark.jetstream.dead_letters import DeadLetters
-from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
-from jetspark.jetstream.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
-from jetspark.jetstream.ordered import OrderedConsumer, create_ordered
-from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
-from jetspark.jetstream.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
-from jetspark.jetstream.publisher import DEFAULT_WINDOW, Publisher
-from jetspark.jetstream.pull_subscribe import PullSubscription, pull_subscribe
-from jetspark.jetstream.push import PushOptions
-from jetspark.jetstream.push_flow import DEFAULT_ALARM_FACTOR
-from jetspark.jetstream.push_ordered import subscribe_ordered
+from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark.jetstream.models.counter import delta_text
+from jetspark.jetstream.models.stream_config import StreamConfig, stream_config_request
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.jetstream.models.validation import check_name, validate_consumer_config, validate_stream_config
+from jetspark.jetstream.models.values import Timestamp
+from jetspark.jetstream.publish.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
+from jetspark.jetstream.publish.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
+from jetspark.jetstream.publish.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
+from jetspark.jetstream.publish.publisher import DEFAULT_WINDOW, Publisher
 from jetspark.jetstream.stream import Stream
-from jetspark.jetstream.stream_config import StreamConfig, stream_config_request
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.jetstream.subscribe import PushSubscription, subscribe
-from jetspark.jetstream.subscribe_checks import check_options
-from jetspark.jetstream.validation import check_name, validate_consumer_config, validate_stream_config
-from jetspark.jetstream.values import Timestamp
+from jetspark.jetstream.subscribe.checks import check_options
+from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, pull_subscribe
+from jetspark.jetstream.subscribe.push import PushOptions
+from jetspark.jetstream.subscribe.push_ordered import subscribe_ordered
+from jetspark.jetstream.subscribe.subscribe import PushSubscription, subscribe
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
     from jetspark.connection.client import Connection
     from jetspark.connection.core import HeadersLike
-    from jetspark.jetstream.advisories import Advisory
-    from jetspark.jetstream.consume import ErrorListener, Handler
-    from jetspark.jetstream.fast_flow import IngestGap
-    from jetspark.jetstream.puback import PubAck
-    from jetspark.jetstream.schedule import Schedule
+    from jetspark.jetstream.consume.consume import ErrorListener, Handler
+    from jetspark.jetstream.flow.fast import IngestGap
+    from jetspark.jetstream.models.advisories import Advisory
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.jetstream.models.schedule import Schedule
 
 # Requests of one call that wait for their answers at the same time.
 _AT_ONCE = 32

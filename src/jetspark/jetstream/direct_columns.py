@@ -22,8 +22,8 @@ import msgspec
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled
+from jetspark.jetstream.models.values import wire_number
 from jetspark.jetstream.stored import batch_silence, end_of_page, raise_status, split_added
-from jetspark.jetstream.values import wire_number
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, AnyColumns, Columns, join_columns
 from jetspark.wire.headers import VERSION_LINE, decode_headers, decode_status
@@ -68,6 +68,8 @@ class Page(msgspec.Struct):
 
 class _Answers(Subscription):
     """The inbox of one page; what it hands out are columns."""
+
+    client: Connection
 
     def __init__(self, client: Connection, subject: str) -> None:
         super().__init__(client, client.new_inbox(), "", None, 0, 0, 0)

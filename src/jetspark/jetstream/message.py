@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.message import MsgBase
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.ack_reply import Metadata, NotJetStreamMessage, parse_ack_reply
-from jetspark.jetstream.pull_options import FetchOptions
-from jetspark.jetstream.values import to_nanoseconds
+from jetspark.jetstream.flow.ack_reply import Metadata, NotJetStreamMessage, parse_ack_reply
+from jetspark.jetstream.flow.options import FetchOptions
+from jetspark.jetstream.models.values import to_nanoseconds
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from jetspark.jetstream.fetch import Fetch
+    from jetspark.jetstream.consume.fetch import Fetch
 
 ACK = b"+ACK"
 PROGRESS = b"+WPI"
@@ -144,7 +144,7 @@ class Message(MessageBase, eq=False, gc=False):
         those of ``fetch``. Nothing is sent before. When a terminal ack was sent already, and with ack policy
         none, it does nothing and the batch is empty.
         """
-        from jetspark.jetstream.ack_next import AckNext  # it imports this module
+        from jetspark.jetstream.consume.ack_next import AckNext  # it imports this module
 
         options = FetchOptions(
             max_messages=n, expires=expires, no_wait=no_wait, idle_heartbeat=idle_heartbeat, group=group

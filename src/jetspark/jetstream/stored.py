@@ -13,7 +13,7 @@ import msgspec
 
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
-from jetspark.jetstream.values import Timestamp, wire_number
+from jetspark.jetstream.models.values import Timestamp, wire_number
 from jetspark.wire.headers import Headers, decode_headers
 from jetspark.wire.subjects import has_wildcard, validate_filter
 

@@ -5,38 +5,71 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream import stored
-from jetspark.jetstream.consumer_config import ReplayPolicy
-from jetspark.jetstream.counter import CounterValue
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
+from jetspark.jetstream.consumer import Consumer, ConsumerHome
 from jetspark.jetstream.errors import JetStreamNotEnabled, MessageNotFound
-from jetspark.jetstream.ordered_config import INACTIVE_THRESHOLD
+from jetspark.jetstream.models.consumer_config import ReplayPolicy
+from jetspark.jetstream.models.counter import CounterValue
+from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark.jetstream.models.validation import check_flag
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES, StoredMsg
-from jetspark.jetstream.stream_info import StreamInfo
-from jetspark.jetstream.validation import check_flag
 from jetspark.wire.subjects import validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from jetspark.jetstream.consumer import Consumer
-    from jetspark.jetstream.consumer_config import ConsumerConfig, DeliverPolicy
-    from jetspark.jetstream.consumer_info import ConsumerInfo, ConsumerPause
-    from jetspark.jetstream.context import JetStream
-    from jetspark.jetstream.ordered import OrderedConsumer
-    from jetspark.jetstream.stream_config import StreamConfig
+    from jetspark.jetstream.consume.ordered import OrderedConsumer
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+    from jetspark.jetstream.models.stream_config import StreamConfig
 
 # Subjects of one page of a list that the next page repeats, to show that none was left out between them.
 _PAGE_OVERLAP = 1000
 
 
+class StreamHome(ConsumerHome, Protocol):
+    """A context, as its streams see it."""
+
+    async def delete_stream(self, name: str) -> None: ...
+
+    async def update_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer: ...
+
+    async def create_or_update_consumer(
+        self, stream: str, config: ConsumerConfig, *, pedantic: bool = False
+    ) -> Consumer: ...
+
+    async def create_ordered_consumer(
+        self,
+        stream: str,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: datetime | None = None,
+        replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT,
+        inactive_threshold: float | timedelta = INACTIVE_THRESHOLD,
+        headers_only: bool = False,
+        max_reset_attempts: int | None = None,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> OrderedConsumer: ...
+
+    def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]: ...
+
+    def consumer_names(self, stream: str) -> AsyncIterator[str]: ...
+
+
 class Stream:
     """A stream. Made by ``js.create_stream``, ``js.get_stream`` and their like."""
 
-    def __init__(self, js: JetStream, info: StreamInfo) -> None:
+    def __init__(self, js: StreamHome, info: StreamInfo) -> None:
         self._js = js
         self._info = info
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jetspark.spark.helpers import decode_json, read, read_stream, route, write, write_stream
 from jetspark.spark.lag_listener import StreamLag, StreamLagListener
 from jetspark.spark.sessions import active_session
-from jetspark.spark.write_result import WriteResult
+from jetspark.spark.sink.write_result import WriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,6 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Register ``format("jetstream")`` with a session, classic or Spark Connect."""
-    from jetspark.spark.source import DefaultSource
+    from jetspark.spark.data_source import DefaultSource
 
     spark.dataSource.register(DefaultSource)

@@ -23,7 +23,7 @@ from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
 from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from jetspark.spark.sessions import active_session, is_connect, numbered_write, query_of_checkpoint
-from jetspark.spark.write_result import WriteResult, load_result
+from jetspark.spark.sink.write_result import WriteResult, load_result
 from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ConnectionArguments(TypedDict, total=False):
 
 
 class SourceArguments(ConnectionArguments, total=False):
-    """What to read; see :mod:`jetspark.spark.source_options`."""
+    """What to read; see :mod:`jetspark.spark.source.options`."""
 
     stream: str | Sequence[str]
     subjects: str | Sequence[str]
@@ -88,7 +88,7 @@ class SourceArguments(ConnectionArguments, total=False):
 
 
 class SinkArguments(ConnectionArguments, total=False):
-    """Where and how to write; see :mod:`jetspark.spark.sink_options`."""
+    """Where and how to write; see :mod:`jetspark.spark.sink.options`."""
 
     stream: str
     subject: str

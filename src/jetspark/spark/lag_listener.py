@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from jetspark.spark.offsets import Offset, OffsetError, parse_offset
+from jetspark.spark.source.offsets import Offset, OffsetError, parse_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError
-from jetspark.spark.origin import BATCH_ID, QUERY_ID, short_query
+from jetspark.spark.source.origin import BATCH_ID, QUERY_ID, short_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

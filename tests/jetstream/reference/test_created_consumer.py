@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import make
 from jetspark import AckPolicy, ConsumerConfig
+from support.consuming import make
 
 if TYPE_CHECKING:
     from jetspark.server import Server

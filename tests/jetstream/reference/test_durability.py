@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled, numbers
-from deliveries import gone, take
-from helpers import eventually
 from jetspark import AckPolicy, ConsumerConfig, StorageType
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume_errors import OrderedReset
+from jetspark.jetstream.consume.errors import OrderedReset
 from jetspark.jetstream.errors import ConsumerNotFound
+from support.consuming import durable, fill, make, make_filled, numbers
+from support.deliveries import gone, take
+from support.helpers import eventually
 
 if TYPE_CHECKING:
     from jetspark.server import Server

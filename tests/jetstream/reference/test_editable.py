@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consuming import durable, fill, make, make_filled, numbers
-from deliveries import gone, pushed, take
-from helpers import PROMPT, eventually, unique
 from jetspark import AckMetric, AckPolicy
-from jetspark.jetstream.consume_errors import MaxRequestBatchExceeded
+from jetspark.jetstream.consume.errors import MaxRequestBatchExceeded
 from jetspark.jetstream.errors import ApiError, ConsumerDoesNotExist, ConsumerExists
+from support.consuming import durable, fill, make, make_filled, numbers
+from support.deliveries import gone, pushed, take
+from support.helpers import PROMPT, eventually, unique
 
 if TYPE_CHECKING:
     import jetspark

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled, numbers
-from deliveries import EARLY, arrivals, gone, pauses, pushed, settled, take
-from helpers import FOREVER, PROMPT, eventually, unique
 from jetspark import (
     AckMetric,
     AdvisoryAction,
@@ -26,6 +23,9 @@ from jetspark import (
 )
 from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, ConsumerNotFound
+from support.consuming import durable, fill, make, make_filled, numbers
+from support.deliveries import EARLY, arrivals, gone, pauses, pushed, settled, take
+from support.helpers import FOREVER, PROMPT, eventually, unique
 
 if TYPE_CHECKING:
     from conftest import StartServer

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from consuming import durable, fill, make, make_filled, numbers
-from deliveries import pushed, settled, take
-from helpers import eventually, unique
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.errors import InvalidArgument
+from support.consuming import durable, fill, make, make_filled, numbers
+from support.deliveries import pushed, settled, take
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     from jetspark import Stream

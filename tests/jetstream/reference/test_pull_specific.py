@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consuming import durable, fill, make, make_filled, numbers
-from deliveries import take
-from helpers import eventually, unique
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume_errors import (
+from jetspark.jetstream.consume.errors import (
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,
     MaxWaitingExceeded,
 )
+from support.consuming import durable, fill, make, make_filled, numbers
+from support.deliveries import take
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     import jetspark

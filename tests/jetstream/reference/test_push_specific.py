@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consuming import durable, fill, make, make_filled
-from deliveries import EARLY, pushed
-from helpers import eventually, unique
 from jetspark import AckPolicy, StorageType
 from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.jetstream.errors import ApiError
+from support.consuming import durable, fill, make, make_filled
+from support.deliveries import EARLY, pushed
+from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
     import jetspark

@@ -1,0 +1,1 @@
+"""``jetspark bench``: how fast this server, network and client are together."""

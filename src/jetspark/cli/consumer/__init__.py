@@ -1,0 +1,1 @@
+"""``jetspark consumer``: consumers, and reading through them."""

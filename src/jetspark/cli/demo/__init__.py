@@ -1,0 +1,1 @@
+"""``jetspark demo``: the product in a minute."""

@@ -1,0 +1,1 @@
+"""``jetspark pipe``: a Spark pipeline in one line, or in a TOML file."""

@@ -1,0 +1,1 @@
+"""``jetspark stream``: streams and their messages."""

@@ -1,0 +1,1 @@
+"""``jetspark top``: streams and consumers as they move."""

@@ -1,0 +1,1 @@
+"""What servers tell of streams and consumers, and the messages that were given up."""

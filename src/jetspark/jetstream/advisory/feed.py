@@ -1,0 +1,221 @@
+"""Listening to advisories: which subjects to subscribe to, and one iterator over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+from jetspark.connection.listening import report_failure
+from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, ProtocolError, RequestTimeout
+from jetspark.jetstream.models.advisories import Advisory, ApiAuditAdvisory, GenericAdvisory, decode_advisory
+from jetspark.jetstream.models.validation import check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from jetspark.connection.client import Connection
+    from jetspark.connection.message import Msg
+    from jetspark.connection.subscription import Subscription
+
+ADVISORY = "$JS.EVENT.ADVISORY"
+METRIC = "$JS.EVENT.METRIC"
+# What is decoded and not yet read, at most; more waits in the subscriptions, which have limits of their own.
+_READY = 1024
+
+
+def feed_subjects(
+    stream: str | None, consumer: str | None, kinds: tuple[type[Advisory], ...] | None
+) -> list[str]:
+    """The subjects that carry what is wanted, and as little else as possible.
+
+    One for each family (of consumers, of streams, metrics ...): within a family advisories keep their order.
+    """
+    at_consumer = f"{stream or '*'}.{consumer or '*'}"
+    if kinds is None:
+        if stream is None:
+            return [f"{ADVISORY}.>", f"{METRIC}.>"]
+        subjects = [f"{ADVISORY}.CONSUMER.*.{at_consumer}", f"{METRIC}.CONSUMER.*.{at_consumer}"]
+        return subjects if consumer is not None else [*subjects, f"{ADVISORY}.STREAM.*.{stream}"]
+    families: dict[str, set[str]] = {}
+    for kind in kinds:
+        for event in kind.events:
+            family, _, name = event.rpartition(".")
+            families.setdefault(family, set()).add(name)
+    subjects = []
+    for family, names in families.items():
+        name = names.pop() if len(names) == 1 else "*"
+        if family == "CONSUMER":
+            subjects.append(f"{ADVISORY}.CONSUMER.{name}.{at_consumer}")
+        elif family == "METRIC.CONSUMER":
+            subjects.append(f"{METRIC}.CONSUMER.{name}.{at_consumer}")
+        elif family == "STREAM":
+            subjects.append(f"{ADVISORY}.STREAM.{name}.{stream or '*'}")
+        else:
+            subjects.append(f"{ADVISORY}.{family}.{name}" if family else f"{ADVISORY}.{name}")
+    return subjects
+
+
+class Advisories:
+    """Advisories of the server as they come. Made by ``js.advisories``.
+
+    Use it with ``async with`` and iterate it, or call ``next``. It ends when it is closed, or raises when the
+    connection is lost for good. Advisories that are published while the connection is down are lost.
+    """
+
+    def __init__(
+        self,
+        client: Connection,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        kinds: Iterable[type[Advisory]] | None = None,
+    ) -> None:
+        if stream is not None:
+            check_name("stream", stream)
+        if consumer is not None:
+            check_name("consumer", consumer)
+            if stream is None:
+                raise InvalidArgument("consumer", consumer, "needs the stream it belongs to; give stream too")
+        wanted = None if kinds is None else tuple(kinds)
+        for kind in wanted or ():
+            if not (isinstance(kind, type) and issubclass(kind, Advisory) and kind.events):
+                raise InvalidArgument(
+                    "kinds", kind, "must be classes of advisories, such as MaxDeliveriesAdvisory"
+                )
+        if wanted is not None and not wanted:
+            raise InvalidArgument("kinds", wanted, "must name a kind, or leave it out for all of them")
+        self._client = client
+        self._stream = stream
+        self._consumer = consumer
+        self._kinds = wanted
+        self._subscriptions: list[Subscription] = []
+        self._pumps: list[asyncio.Task[None]] = []
+        self._ready: deque[Advisory] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._error: JetsparkError | None = None
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or has ended. What had come until then can still be read."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"Advisories(stream={self._stream!r}, consumer={self._consumer!r}, closed={self._closed})"
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Advisory:
+        if not self._pumps and not self._closed:
+            raise InvalidArgument("advisories", repr(self), "must be entered first, as a context manager")
+        while not self._ready:
+            if self._closed:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        advisory = self._ready.popleft()
+        self._room.set()
+        return advisory
+
+    async def next(self, timeout: float | None = None) -> Advisory:
+        """The next one, waiting at most ``timeout`` seconds (default: the connection's ``request_timeout``).
+
+        Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
+        more. Cancelling it loses nothing.
+        """
+        seconds = self._client.options.request_timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise ConnectionClosed("the advisories were closed; call js.advisories again") from None
+        except TimeoutError:
+            raise RequestTimeout(f"no advisory within {seconds:g}s") from None
+
+    async def close(self) -> None:
+        """Stop listening. What has come can still be read."""
+        self._end(None)
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        for pump in self._pumps:
+            pump.cancel()
+        if self._pumps:
+            await asyncio.wait(self._pumps)
+
+    async def _start(self) -> None:
+        if self._pumps or self._closed:
+            raise InvalidArgument("advisories", repr(self), "can be entered once only; make another one")
+        try:
+            for subject in feed_subjects(self._stream, self._consumer, self._kinds):
+                subscription = await self._client.subscribe(subject)
+                self._subscriptions.append(subscription)
+                self._pumps.append(asyncio.create_task(self._pump(subscription)))
+            # Once the server has answered it knows of our interest: whatever happens from now on is told.
+            await self._client.flush()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _pump(self, subscription: Subscription) -> None:
+        error: JetsparkError | None = None
+        try:
+            async for message in subscription:
+                advisory = self._read(message)
+                if advisory is None:
+                    continue
+                while len(self._ready) >= _READY:
+                    self._room.clear()
+                    await self._room.wait()
+                self._ready.append(advisory)
+                self._changed.set()
+        except JetsparkError as caught:
+            error = caught
+        except Exception as caught:
+            # A defect: whoever reads must not wait for ever.
+            error = ProtocolError(f"reading an advisory failed with {type(caught).__name__}")
+            report_failure(self._client._loop, "reading an advisory failed", caught)
+        self._end(error)
+
+    def _read(self, message: Msg) -> Advisory | None:
+        """The advisory, unless it is not one of those that were asked for."""
+        try:
+            advisory = decode_advisory(message.data)
+        except ProtocolError:
+            # Somebody else's message on the server's subjects; it is no reason to stop listening.
+            return None
+        if self._kinds is not None and not isinstance(advisory, self._kinds):
+            # One that we can't read is wanted when its subject is.
+            named = {event.rpartition(".")[2] for kind in self._kinds for event in kind.events}
+            if not isinstance(advisory, GenericAdvisory) or named.isdisjoint(message.subject.split(".")[3:5]):
+                return None
+        if isinstance(advisory, ApiAuditAdvisory) and self._stream is not None:
+            tokens = advisory.subject.split(".")
+            if self._stream not in tokens or (self._consumer is not None and self._consumer not in tokens):
+                return None
+        return advisory
+
+    def _put_back(self, advisory: Advisory) -> None:
+        self._ready.appendleft(advisory)
+        self._changed.set()
+
+    def _end(self, error: JetsparkError | None) -> None:
+        if not self._closed:
+            self._closed = True
+            self._error = error
+        self._changed.set()
+        self._room.set()

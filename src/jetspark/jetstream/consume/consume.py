@@ -1,0 +1,316 @@
+"""``consume`` (ADR-37 'Consume'): a buffer that refills itself, as an iterator or for a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from jetspark._log import fields, get_logger
+from jetspark.connection.listening import call_listener
+from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
+from jetspark.jetstream.consume.errors import ConsumeError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jetspark.jetstream.consume.flow_sink import FlowSink
+    from jetspark.jetstream.message import Message
+
+logger = get_logger("jetstream")
+
+Handler = Callable[[Any], "Awaitable[None] | None"]
+ErrorListener = Callable[[JetsparkError], Any]
+
+
+class HandlerFailed(ConsumeError):
+    """The callback of a ``consume`` raised. The message stays un-acked; consuming goes on.
+
+    ``error`` is what it raised, ``message`` what it was called with.
+    """
+
+    def __init__(self, error: BaseException, message: Any) -> None:
+        super().__init__(
+            f"callback raised {type(error).__name__} on a message of {message.subject!r}: {error}"
+        )
+        self.error = error
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A message is bound to its connection, and what user code raises may not pickle either: both
+        # travel as text.
+        rebuild, (cls, args, state) = super().__reduce__()
+        return rebuild, (cls, args, {**state, "message": repr(self.message), "error": repr(self.error)})
+
+
+class ConsumeBase:
+    """What both forms share: start at ``async with``, stop or drain, one end.
+
+    Leaving the block stops: nothing more is pulled, and what is buffered is dropped and delivered again
+    after ack_wait. Call ``drain`` first to let the iterator or the callback have it.
+    """
+
+    def __init__(
+        self, make_sink: Callable[[ErrorListener], FlowSink], on_error: ErrorListener | None
+    ) -> None:
+        self._make_sink = make_sink
+        self._on_error = on_error
+        self._sink: FlowSink | None = None
+        self._raised = False
+        self._told = False
+        self._listening: set[asyncio.Task[None]] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is pulled: stopped, drained, or ended by an error."""
+        return self._sink is not None and self._sink.done
+
+    @property
+    def pending(self) -> int:
+        """Messages buffered and not yet handed out."""
+        return 0 if self._sink is None else len(self._sink.buffer)
+
+    async def __aenter__(self) -> Self:
+        if self._sink is not None:
+            raise InvalidArgument("consume", self, "can be entered once; call consumer.consume() again")
+        self._sink = self._make_sink(self._tell)
+        self._sink.drain_all = self._drain_all
+        await self._sink.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End now. What is buffered is dropped; the server delivers it again after ack_wait."""
+        sink = self._started()
+        sink.stop()
+        sink.takers.clear()
+
+    async def drain(self) -> None:
+        """Pull no more; what has arrived is still handed out, then the iteration ends.
+
+        Returns at once. Acks work until the connection is closed.
+        """
+        self._started().drain()
+
+    def _started(self) -> FlowSink:
+        if self._sink is None:
+            raise InvalidArgument(
+                "consume", self, "not started; use 'async with consumer.consume() as messages'"
+            )
+        return self._sink
+
+    def _tell(self, error: JetsparkError) -> None:
+        if self._on_error is not None:
+            sink = self._started()
+            what = f"on_error of {sink.label} raised on {type(error).__name__}"
+            call_listener(self._on_error, error, what, sink.client._loop, self._listening)
+
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained: readers get what has arrived, and can still ack it."""
+        sink = self._started()
+        sink.drain()
+        timeout = sink.client.options.drain_timeout
+        if not await sink.takers.finished(asker, timeout):
+            raise DrainTimeout(
+                f"reader of {sink.label} left {len(sink.buffer)} messages, or works on the last one, "
+                f"after drain_timeout={timeout:g}s"
+            )
+
+    def _end(self, sink: FlowSink) -> JetsparkError | None:
+        """The error to raise at the end, once; None when the end was asked for."""
+        if sink.error is None or sink.closed_by_user or self._raised:
+            return None
+        self._raised = True
+        self._announce(sink)
+        return sink.error
+
+    def _announce(self, sink: FlowSink) -> None:
+        """Tell the listener, once, of the error that ended it."""
+        if sink.error is not None and not sink.closed_by_user and not self._told:
+            self._told = True
+            self._tell(sink.error)
+
+
+class Consume(ConsumeBase):
+    """Messages one by one: ``async with consumer.consume() as messages: async for message in messages``.
+
+    Warnings (missed heartbeats, limits, leader changes) go to ``on_error`` and the log; consuming goes on.
+    What it can't recover from (consumer deleted, a push consumer) is raised behind the last message.
+    """
+
+    def __aiter__(self) -> Self:
+        self._started().takers.add(asyncio.current_task())
+        return self
+
+    async def __anext__(self) -> Message:
+        sink = self._sink
+        if sink is None:
+            sink = self._started()
+        buffer = sink.buffer
+        while not buffer:
+            sink.report()
+            if sink.done:
+                sink.takers.remove(asyncio.current_task())
+                error = self._end(sink)
+                if error is not None:
+                    raise error
+                raise StopAsyncIteration
+            sink.takers.add(asyncio.current_task())
+            await sink.wait()
+        message = buffer.popleft()
+        if len(buffer) <= sink.mark:
+            sink.report()
+        return message  # type: ignore[no-any-return]
+
+
+class ConsumeBatches(ConsumeBase):
+    """Messages in lists, as they arrived: for code that works on many at a time."""
+
+    def __aiter__(self) -> Self:
+        self._started().takers.add(asyncio.current_task())
+        return self
+
+    async def __anext__(self) -> list[Message]:
+        sink = self._sink
+        if sink is None:
+            sink = self._started()
+        buffer = sink.buffer
+        while not buffer:
+            sink.report()
+            if sink.done:
+                sink.takers.remove(asyncio.current_task())
+                error = self._end(sink)
+                if error is not None:
+                    raise error
+                raise StopAsyncIteration
+            sink.takers.add(asyncio.current_task())
+            await sink.wait()
+        batch = list(buffer)
+        buffer.clear()
+        wanted = sink.deliverable
+        if len(batch) > wanted:
+            # Back into the buffer, which the end discards: an ordered consumer goes on there.
+            buffer.extend(batch[wanted:])
+            del batch[wanted:]
+        sink.report()
+        return batch
+
+
+class ConsumeCallback(ConsumeBase):
+    """Messages to a callback, async or not; ``concurrency`` of them at a time.
+
+    With concurrency 1 they come in order, one after the other. Await ``wait`` for the end. What the callback
+    raises is reported with its traceback, and goes to ``on_error`` as :class:`HandlerFailed`.
+    """
+
+    def __init__(
+        self,
+        make_sink: Callable[[ErrorListener], FlowSink],
+        on_error: ErrorListener | None,
+        callback: Handler,
+        concurrency: int,
+    ) -> None:
+        super().__init__(make_sink, on_error)
+        if not callable(callback):
+            raise InvalidArgument("callback", callback, "must be a function that takes a message")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidArgument("concurrency", concurrency, "must be a positive integer")
+        self._callback = callback
+        self._concurrency = concurrency
+        self._workers: list[asyncio.Task[None]] = []
+        self._left = concurrency
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        sink = self._started()
+        loop = asyncio.get_running_loop()
+        self._workers = [
+            loop.create_task(self._work(sink), name=f"jetspark-consume-{number}")
+            for number in range(self._concurrency)
+        ]
+        return self
+
+    async def stop(self) -> None:
+        """End now. What is buffered is dropped; callbacks under way are finished.
+
+        Waits for them, except when one of them calls it.
+        """
+        await super().stop()
+        await self._finish_workers()
+
+    async def wait(self) -> None:
+        """Wait for the end: ``stop``, ``drain`` or ``stop_after`` reached; raises what ended it otherwise."""
+        await self._finish_workers()
+        error = self._end(self._started())
+        if error is not None:
+            raise error
+
+    async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
+        """The connection is drained: callbacks get what has arrived, and can still ack it."""
+        sink = self._started()
+        sink.drain()
+        # A callback that drains its own connection can't be waited for.
+        if asker in self._workers or not self._workers:
+            return
+        timeout = sink.client.options.drain_timeout
+        _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
+        if unfinished:
+            raise DrainTimeout(
+                f"callback of {sink.label} left {len(sink.buffer)} messages after drain_timeout={timeout:g}s"
+            )
+
+    async def _finish_workers(self) -> None:
+        # A callback may stop its own consume. It can't wait for itself, nor for others that do the same.
+        if self._workers and asyncio.current_task() not in self._workers:
+            await asyncio.wait(self._workers)
+
+    async def _work(self, sink: FlowSink) -> None:
+        buffer, callback = sink.buffer, self._callback
+        while True:
+            while buffer:
+                message = buffer.popleft()
+                if len(buffer) <= sink.mark:
+                    sink.report()
+                try:
+                    result = callback(message)
+                    if result is not None and inspect.isawaitable(result):
+                        await result
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    # Not this worker was cancelled but something the callback waited for.
+                    self._failed(error, message)
+                except Exception as error:
+                    self._failed(error, message)
+            sink.report()
+            if sink.done:
+                self._worker_ends(sink)
+                return
+            await sink.wait()
+
+    def _worker_ends(self, sink: FlowSink) -> None:
+        """One of the workers has met the end. The last of them tells why: perhaps nobody calls ``wait``."""
+        self._left -= 1
+        if not self._left and sink.error is not None and not sink.closed_by_user:
+            logger.warning(
+                "consume of %s ended: %s",
+                sink.label,
+                sink.error,
+                extra=fields(source=sink.label, error=sink.error),
+            )
+            self._announce(sink)
+
+    def _failed(self, error: BaseException, message: Message) -> None:
+        tell_failure(self._started(), error, message)
+
+
+def tell_failure(sink: FlowSink, error: BaseException, message: Message) -> None:
+    """A callback raised on a message of this sink."""
+    what = f"callback of {sink.label} raised on a message of {message.subject!r}"
+    sink.callback_failed(HandlerFailed(error, message), what, error)

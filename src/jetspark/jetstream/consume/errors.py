@@ -1,0 +1,223 @@
+"""What can go wrong while messages are consumed, as types.
+
+Two families. A :class:`ConsumeError` ends a ``consume``, ``fetch`` or subscription and is raised after the
+messages that had arrived were handed out. A :class:`PullWarning` tells of something that ``consume`` recovers
+from by itself; it is handed to the warning listener, and raised only by a ``fetch`` or ``next`` whose one
+request it ended. All survive pickle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jetspark.errors import JetsparkError
+from jetspark.jetstream.flow.statuses import Kind
+
+if TYPE_CHECKING:
+    from jetspark.jetstream.flow.statuses import Status
+
+
+class ConsumeError(JetsparkError):
+    """Root of everything that ends or disturbs the delivery of messages."""
+
+
+class StatusError(ConsumeError):
+    """The server ended a request or a delivery with a status; ``code`` and ``description`` are its words."""
+
+    remedy = ""
+
+    def __init__(self, code: int, description: str) -> None:
+        words = f"{code} {description}".rstrip()
+        super().__init__(f"server status {words!r}" + (f": {self.remedy}" if self.remedy else ""))
+        self.code = code
+        self.description = description
+
+
+class ConsumerDeleted(StatusError):
+    """The consumer was deleted while in use. Create it again, then consume from it."""
+
+    remedy = "the consumer was deleted; create it again and consume from the new one"
+
+
+class ConsumerLost(ConsumerDeleted):
+    """The consumer does not exist any more, and no status said so.
+
+    It went with a server that restarted, or was deleted while there was no link. Ends what hands out columns
+    (``consume_arrow``); ``consume`` waits for a consumer of the same name.
+    """
+
+    remedy = (
+        "the consumer is gone (its server restarted, or it was deleted while the link was down); create one "
+        "that begins behind the last sequence, or use an ordered consumer, which does that by itself"
+    )
+
+
+class PushConsumerError(StatusError):
+    """A pull was sent to a push consumer. Subscribe to its deliver subject instead."""
+
+    remedy = "the consumer has a deliver_subject; subscribe to it, or create a consumer without one"
+
+
+class BadRequest(StatusError):
+    """The server refused the pull request as malformed, for example a group the consumer does not have."""
+
+    remedy = "the pull options do not fit the consumer; the server's reason follows its status"
+
+
+class PullWarning(ConsumeError):
+    """Disturbance that ``consume`` recovers from by itself."""
+
+
+class StatusWarning(StatusError, PullWarning):
+    """A status that ended one request; ``consume`` pulls again."""
+
+
+class MaxRequestBatchExceeded(StatusWarning):
+    """The request asked for more messages than the consumer's max_request_batch; later ones are capped."""
+
+    remedy = "requests are now capped at it; lower max_messages or raise the consumer's max_request_batch"
+
+
+class MaxRequestExpiresExceeded(StatusWarning):
+    """The request asked for a longer wait than the consumer's max_request_expires; later ones are capped."""
+
+    remedy = "requests are now capped at it; lower expires or raise the consumer's max_request_expires"
+
+
+class MaxRequestMaxBytesExceeded(StatusWarning):
+    """The request asked for more bytes than the consumer's max_request_max_bytes; later ones are capped."""
+
+    remedy = "requests are now capped at it; lower max_bytes or raise the consumer's max_request_max_bytes"
+
+
+class MaxWaitingExceeded(StatusWarning):
+    """Too many pull requests wait on the consumer."""
+
+    remedy = "too many pull requests wait; use fewer clients or raise the consumer's max_waiting"
+
+
+class MaxAckPendingExceeded(StatusWarning):
+    """Too many messages are delivered but not acknowledged."""
+
+    remedy = "acknowledge faster or raise the consumer's max_ack_pending"
+
+
+class NoConsumerResponders(StatusWarning):
+    """Nobody answers for the consumer: it does not exist, or its leader is not elected yet."""
+
+    remedy = "the consumer does not exist or has no leader yet; check stream and consumer name"
+
+
+class LeadershipChanged(StatusWarning):
+    """The consumer has a new leader; the requests that the old one held are void."""
+
+
+class ServerShutdown(StatusWarning):
+    """The server that held the requests shuts down; they are void."""
+
+
+class PinIdMismatch(StatusWarning):
+    """Another client is pinned now (ADR-42); the pin id is dropped and the client waits for its turn."""
+
+    remedy = "another client holds the pin; pull again without a pin id"
+
+
+class MessageTooLarge(StatusWarning):
+    """The next message is larger than any request may be, so it can't be delivered."""
+
+    remedy = "the next message is larger than the byte limit of a request; raise max_bytes"
+
+
+class UnexpectedStatus(StatusWarning):
+    """A status that this version does not know."""
+
+
+class MissedHeartbeat(PullWarning):
+    """Neither a message nor a heartbeat came for so long that the requests must be lost. Not terminal."""
+
+    def __init__(self, silence: float, heartbeat: float) -> None:
+        super().__init__(
+            f"nothing received for {silence:.3f} s although a heartbeat is due every {heartbeat:.3f} s: "
+            "the server, its consumer leader or the way to it is gone, or max_waiting is exhausted"
+        )
+        self.silence = silence
+        self.heartbeat = heartbeat
+
+
+class PullUnanswered(PullWarning):
+    """A fetch got neither all its messages nor a status that ends it until after it expired.
+
+    Nobody said that the consumer has no messages, so this is no empty fetch. ``reason``: what kept the
+    answer away, where that is known.
+    """
+
+    def __init__(self, waited: float, expires: float, reason: str = "") -> None:
+        super().__init__(
+            f"no answer after {waited:.3f} s to a fetch that expires after {expires:.3f} s, so it is unknown "
+            "whether messages wait: "
+            + (
+                reason
+                or "the server hangs, or the request was lost; set idle_heartbeat to learn of it earlier"
+            )
+        )
+        self.waited = waited
+        self.expires = expires
+        self.reason = reason
+
+
+class ConsumerGap(ConsumeError):
+    """Messages of a push consumer were lost between server and client (a hole in its sequence)."""
+
+    def __init__(self, expected: int, received: int, stream_seq: int) -> None:
+        super().__init__(
+            f"consumer sequence {received} (stream sequence {stream_seq}) came where {expected} was due: "
+            "messages were lost on the way; with acks the server delivers them again"
+        )
+        self.expected = expected
+        self.received = received
+        self.stream_seq = stream_seq
+
+
+class OrderedReset(PullWarning):
+    """An ordered consumer is made anew; delivery goes on behind the last message, nothing is lost."""
+
+    def __init__(self, reason: str, last_stream_seq: int) -> None:
+        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_stream_seq}")
+        self.reason = reason
+        self.last_stream_seq = last_stream_seq
+
+
+class OrderedResetFailed(ConsumeError):
+    """An ordered consumer could not be made anew in ``max_reset_attempts`` attempts."""
+
+    def __init__(self, attempts: int, reason: str, last_stream_seq: int) -> None:
+        super().__init__(
+            f"ordered consumer not recovered after {attempts} attempts, last reason: {reason}; "
+            f"start a new one at sequence {last_stream_seq + 1} or raise max_reset_attempts"
+        )
+        self.attempts = attempts
+        self.reason = reason
+        self.last_stream_seq = last_stream_seq
+
+
+_CLASSES: dict[Kind, type[StatusError]] = {
+    Kind.CONSUMER_DELETED: ConsumerDeleted,
+    Kind.PUSH_BASED: PushConsumerError,
+    Kind.BAD_REQUEST: BadRequest,
+    Kind.REQUIRED_API_LEVEL: BadRequest,
+    Kind.MAX_REQUEST_BATCH: MaxRequestBatchExceeded,
+    Kind.MAX_REQUEST_EXPIRES: MaxRequestExpiresExceeded,
+    Kind.MAX_REQUEST_MAX_BYTES: MaxRequestMaxBytesExceeded,
+    Kind.MAX_WAITING: MaxWaitingExceeded,
+    Kind.MAX_ACK_PENDING: MaxAckPendingExceeded,
+    Kind.NO_RESPONDERS: NoConsumerResponders,
+    Kind.LEADERSHIP_CHANGE: LeadershipChanged,
+    Kind.SERVER_SHUTDOWN: ServerShutdown,
+    Kind.PIN_ID_MISMATCH: PinIdMismatch,
+    Kind.MESSAGE_TOO_LARGE: MessageTooLarge,
+}
+
+
+def error_for(status: Status) -> StatusError:
+    """The typed error for a status; :class:`UnexpectedStatus` when the table has no class for it."""
+    return _CLASSES.get(status.kind, UnexpectedStatus)(status.code, status.description)

@@ -1,0 +1,190 @@
+"""``fetch`` and ``next`` (ADR-37 'Fetch', 'Next'): one request, then the end.
+
+Each fetch has an inbox of its own, so a late status of one can't reach another, and unsubscribing it
+withdraws the request from the server.
+
+**Empty is what the server said**: 404, 408, or the end of a request that was served. Whatever else ends a
+fetch without a message is raised: no link, no answer by the client's own deadline, no leader, a message that
+is larger than ``max_bytes``.
+
+Cancelling a fetch loses nothing. What had arrived, and what arrives until the server has confirmed the
+UNSUB, goes to the consumer handle's *stash*: to a fetch of that handle that is waiting, else to the next
+one; unless its ack_wait has passed, for then the server delivers it again anyway.
+
+A message that the server sends in the instant in which it takes the UNSUB goes nowhere. With acks it is
+delivered again. Where it would not be (ack policy none, max_deliver 1) the UNSUB of a cancelled fetch comes
+later, when what was there for its request has been sent (``PullSink._served``). What is published in that
+instant is lost all the same: the protocol has no other way to withdraw a request, and one that stays open
+would take messages from those who still wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+from jetspark.jetstream.consume.errors import MessageTooLarge
+from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash, message_size
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from jetspark.errors import JetsparkError
+    from jetspark.jetstream.flow.options import FetchOptions
+    from jetspark.jetstream.message import Message
+
+
+class MessageBatch(list["Message"]):
+    """The messages of a fetch. ``error`` is what ended it early, None when nothing did."""
+
+    error: JetsparkError | None = None
+
+    def raise_for_error(self) -> None:
+        """Raise ``error`` if there is one."""
+        if self.error is not None:
+            raise self.error
+
+
+class Fetch:
+    """A fetch: ``await`` it for all messages at once, or ``async for`` over them as they come.
+
+    An empty batch means that the server said so. What ends a fetch early (consumer deleted, missed
+    heartbeats, a limit of the consumer) or leaves it without an answer (:class:`NotConnected`,
+    :class:`PullUnanswered`) leaves the messages that came before it: awaiting gives them with
+    ``batch.error`` set, or raises the error when there are none; iterating raises it behind the last one.
+    """
+
+    def __init__(self, target: PullTarget, options: FetchOptions, stash: Stash) -> None:
+        self._target = target
+        self._options = options
+        self._stash = stash
+
+    def __await__(self) -> Generator[Any, None, MessageBatch]:
+        return self._collect().__await__()
+
+    async def _collect(self) -> MessageBatch:
+        batch = MessageBatch()
+        sink = self._start(batch)
+        if sink is None:
+            return batch
+        self._stash.join(sink)
+        taken = False
+        try:
+            while not sink.complete:
+                await sink.wait()
+            taken = True
+            buffer = sink.buffer
+            while buffer and len(batch) < self._options.batch:
+                batch.append(buffer.popleft())
+        finally:
+            if not taken:
+                sink.buffer.extendleft(reversed(batch))
+            self._stash.leave(sink)
+        if len(batch) < self._options.batch:
+            batch.error = self._error_of(sink, len(batch))
+        if not batch:
+            if batch.error is not None:
+                raise batch.error
+            batch.extend(self._last_look())
+        return batch
+
+    def __aiter__(self) -> FetchIterator:
+        stashed: list[Message] = []
+        sink = self._start(stashed)
+        return FetchIterator(self, stashed, sink)
+
+    def _error_of(self, sink: PullSink, found: int) -> JetsparkError | None:
+        """What ended it early. One that has messages ends as usual when the next is too large."""
+        return None if found and isinstance(sink.error, MessageTooLarge) else sink.error
+
+    def _last_look(self) -> list[Message]:
+        """The server has said that there is nothing: what others of this handle left behind since."""
+        options = self._options
+        found = self._stash.take(options.batch, options.max_bytes)
+        if not found and len(self._stash):
+            raise MessageTooLarge(409, "Message Size Exceeds MaxBytes")
+        return found
+
+    def _start(self, stashed: list[Message]) -> PullSink | None:
+        """Send the request for what the stash does not have; None when it has all."""
+        options = self._options
+        stashed.extend(self._stash.take(options.batch, options.max_bytes))
+        if stashed:
+            rest = options.without(len(stashed), sum(map(message_size, stashed)))
+            if rest is None:
+                return None
+            options = rest
+        sink = self._new_sink(options)
+        sink.start()
+        return sink
+
+    def _new_sink(self, options: FetchOptions) -> PullSink:
+        return PullSink(self._target, options)
+
+
+class FetchIterator:
+    """The messages of a fetch as they come. Leaving the loop early gives the rest to the stash, at once.
+
+    A class and not an async generator: those are closed some time after the loop was left, so that the
+    next fetch would overtake what this one had received.
+    """
+
+    def __init__(self, fetch: Fetch, stashed: list[Message], sink: PullSink | None) -> None:
+        self._fetch = fetch
+        self._stash = stash = fetch._stash
+        self._sink = sink
+        self._limit = self._left = fetch._options.batch
+        if sink is None:
+            self._buffer: deque[Message] = deque(stashed)
+        else:
+            stash.join(sink)
+            self._buffer = sink.buffer
+            self._buffer.extendleft(reversed(stashed))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._buffer:
+            sink = self._sink
+            if sink is None:
+                raise StopAsyncIteration
+            if sink.complete:
+                self._give_back()
+                found = self._limit - self._left
+                error = self._fetch._error_of(sink, found)
+                if error is not None:
+                    raise error
+                self._buffer.extend(() if found else self._fetch._last_look())
+                continue
+            await sink.wait()
+        message = self._buffer.popleft()
+        self._left -= 1
+        if self._left == 0:
+            self._give_back()
+        return message
+
+    async def aclose(self) -> None:
+        """End the iteration; what was not handed out is for the next fetch of the consumer."""
+        self._give_back()
+
+    def __del__(self) -> None:
+        if self._sink is None and not self._buffer:
+            return
+        loop = self._stash.loop
+        if asyncio._get_running_loop() is loop:
+            self._give_back()
+        else:
+            # Collected elsewhere or later; when the loop is closed, so is the connection.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._give_back)
+
+    def _give_back(self) -> None:
+        buffer, self._buffer = self._buffer, deque()
+        sink, self._sink = self._sink, None
+        if sink is None:
+            self._stash.keep(buffer)
+        else:
+            self._stash.leave(sink)

@@ -1,0 +1,41 @@
+"""How long pulls are held after the server has refused one. No clock; ``now`` is an argument.
+
+A refusal (503, MaxWaiting, ...) holds pulls for 0.1 s, doubling up to 1 s for as long as an election takes,
+later up to 5 s; never longer than one heartbeat. What recovers at once (leadership, shutdown, ...) does so
+the first time and is held like a refusal when it repeats.
+"""
+
+from __future__ import annotations
+
+from jetspark.jetstream.flow.statuses import Recovery
+
+BACKOFF_FIRST = 0.1
+BACKOFF_MAX = 5.0
+#: The server elects a leader within 9 s. The first tries, 12.5 s of them, find it soon after.
+ELECTION_TRIES, ELECTION_PAUSE = 15, 1.0
+
+
+class Backoff:
+    """``until``: nothing may be pulled before; None when pulls are free."""
+
+    __slots__ = ("failures", "until")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until: float | None = None
+
+    def hold(self, recovery: Recovery, now: float, heartbeat: float) -> None:
+        """Count a failure and hold pulls, unless it is the first of a kind that recovers at once."""
+        if self.until is not None:
+            return  # several requests failed together: one failure
+        doublings = self.failures if recovery is Recovery.BACK_OFF else self.failures - 1
+        self.failures += 1
+        if doublings >= 0:
+            longest = ELECTION_PAUSE if doublings < ELECTION_TRIES else BACKOFF_MAX
+            ceiling = min(longest, heartbeat or longest)
+            self.until = now + min(BACKOFF_FIRST * 2.0 ** min(doublings, 30), ceiling)
+
+    def pass_time(self, now: float) -> None:
+        """Pulls are free again when the time has come."""
+        if self.until is not None and now >= self.until:
+            self.until = None

@@ -1,0 +1,244 @@
+"""The connection's side of a pipelined publisher: answers, lost links, timers.
+
+What is decided is decided by :class:`~jetspark.jetstream.flow.publish.PublishFlow`; here it is done. Futures
+are settled after the flow's lock is released: in the blocking publisher their callbacks are user code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jetspark.connection.requests import is_no_responders
+from jetspark.connection.sink import Sink
+from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
+from jetspark.jetstream.errors import ApiError, NoStreamResponse
+from jetspark.jetstream.flow.publish import PublishFlow, contents
+from jetspark.jetstream.models.puback import PubAck, decode_puback
+from jetspark.jetstream.publish.many import AckBatch, frame
+from jetspark.jetstream.publish.stats import PublisherStats
+from jetspark.wire._backend import speed
+from jetspark.wire.columns import ANSWERS, PackedColumns
+from jetspark.wire.commands import MAX_TARGET
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from jetspark.connection.client import Connection
+    from jetspark.jetstream.flow.publish import Flight
+    from jetspark.wire.columns import AnyColumns
+
+# Longer serials are not ours. The compiled core reads as many digits.
+_MAX_DIGITS = 18
+_MAX_SEQUENCE = 2**64 - 1
+_SERIAL_DIGITS = 20
+
+Settled = tuple["Flight", PubAck | JetsparkError]
+
+
+class PendingAcks(Sink):
+    """See the module. The publisher is one of these, which takes messages."""
+
+    client: Connection
+
+    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
+        self._base = client.new_inbox() + "."
+        super().__init__(client, self._base + "*")
+        self._base_bytes = self._base.encode()
+        # What the server takes in one line.
+        self._longest_prefix = MAX_TARGET - len(self._base_bytes) - _SERIAL_DIGITS - 1
+        self._flow = PublishFlow(window=window, ack_timeout=ack_timeout, retry=retry)
+        # Held around calls of the flow where threads publish.
+        self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._open = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._space: list[asyncio.Future[None]] = []
+        self._connected: list[asyncio.Future[None]] = []
+        self._stats = PublisherStats()
+        self._failures = 0
+        self._first_failure: JetsparkError | None = None
+        if speed is not None:
+            self.factory, self.owner = ANSWERS, (self.factory, self.owner)
+
+    # What the connection calls
+
+    def deliver_columns(self, columns: AnyColumns) -> None:
+        taken = 0
+        if isinstance(columns, PackedColumns) and self._flow.plain:
+            acked, duplicates, taken = columns.rows.settle(
+                len(self._base_bytes), self._flow.pending, PubAck, AckBatch
+            )
+            self._stats.acked += acked
+            self._stats.duplicates += duplicates
+            if taken == len(columns):
+                self._wake()
+                return
+            # What follows an answer of another kind is read here too, so that all are read in order.
+        make, owner = self.owner
+        subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
+        self.deliver(
+            [
+                make(
+                    subjects[row].decode("utf-8", "surrogateescape"), "", datas[row], headers.get(row), owner
+                )
+                for row in range(taken, len(columns))
+            ],
+            columns.nbytes,
+        )
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        flow, cut = self._flow, len(self._base)
+        settled: list[Settled] = []
+        now = self.client._loop.time()
+        with self._guard:
+            for message in items:
+                token = message.subject[cut:]
+                if len(token) > _MAX_DIGITS or not (token.isascii() and token.isdigit()):
+                    continue  # not one of our replies
+                serial = int(token)
+                flight = flow.pending.get(serial)
+                if flight is None:
+                    continue  # it has its answer: expired, or sent twice
+                answer = read_answer(message, flight[1])
+                if isinstance(answer, PubAck):
+                    found = flow.acked(serial)
+                    if found is not None:
+                        settled.append((found, answer))
+                else:
+                    # Such as "this msg_id is in process": what we sent before is still on its way.
+                    try_again = isinstance(answer, NoStreamResponse) or (
+                        isinstance(answer, ApiError) and answer.retryable
+                    )
+                    failed = flow.refused(serial, now, answer, try_again=try_again)
+                    if failed is not None:
+                        settled.append(failed)
+            settled += self._pump()
+        self._finish(settled)
+
+    def link_dropped(self) -> None:
+        with self._guard:
+            self._flow.link_dropped()
+
+    def link_lost(self, error: JetsparkError) -> None:
+        with self._guard:
+            self._flow.link_lost(error)
+            settled = self._pump()
+        self._finish(settled)
+
+    def link_restored(self) -> None:
+        with self._guard:
+            self._flow.link_restored(self.client._loop.time())
+            settled = self._pump()
+        self._finish(settled)
+        self._wake_connected()
+
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        with self._guard:
+            self._flow.publish_refused(subject, error)
+            settled = self._pump()
+        self._finish(settled)
+
+    # Time
+
+    def _arm(self) -> None:
+        """Have the flow's next deadline be noticed."""
+        deadline = self._flow.next_deadline()
+        timer = self._timer
+        if timer is None or timer.when() != deadline:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self.client._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        assert self._timer is not None
+        # The loop may call a little early, by the resolution of its clock.
+        now = max(self.client._loop.time(), self._timer.when())
+        self._timer = None
+        with self._guard:
+            self._flow.on_timer(now)
+            settled = self._pump()
+        self._finish(settled)
+
+    # What the flow decided
+
+    def _pump(self) -> list[Settled]:
+        """Send what is due. The guard is held; give the result to ``_finish`` when it is not."""
+        flow, client = self._flow, self.client
+        failed: list[Settled] = []
+        while flow.recovering and (due := flow.due()):
+            for serial, flight, first in due:
+                data, block = contents(flight)
+                size = len(data) + len(block or b"")
+                if size > client._max_payload:
+                    # The server connected now takes less than the one before.
+                    too_large = MaxPayloadExceeded(size, client._max_payload)
+                    refused = flow.refused(serial, client._loop.time(), too_large, try_again=False)
+                    if refused is not None:
+                        failed.append(refused)
+                    continue
+                prefix = client._prefixes.get(flight[1]) or client._remember_prefix(flight[1])
+                client._send_once(frame(prefix, self._base_bytes, serial, data, block))
+                if not first:
+                    self._stats.resent += 1
+        return failed + flow.take_failed()
+
+    def _finish(self, settled: list[Settled]) -> None:
+        """Tell the futures and batches; the guard is not held."""
+        stats = self._stats
+        for (target, _, index, _, _), answer in settled:
+            if isinstance(answer, PubAck):
+                stats.acked += 1
+                stats.duplicates += answer.duplicate
+                if isinstance(target, AckBatch):
+                    target.acked_many(answer.stream, 1, answer.duplicate)
+                elif not target.done():  # the user may have cancelled it
+                    target.set_result(answer)
+                continue
+            stats.failed += 1
+            self._failures += 1
+            if self._first_failure is None:
+                self._first_failure = answer
+            if isinstance(target, AckBatch):
+                target.failed(index, answer)
+            elif not target.done():
+                target.set_exception(answer)
+                if not target.cancelled():  # by another thread, in this moment
+                    # Marks it as seen: flush reports it to those who threw the future away.
+                    target.exception()
+        if self._open:
+            self._arm()
+        self._wake()
+
+    def _wake_connected(self) -> None:
+        waiters, self._connected = self._connected, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _wake(self) -> None:
+        """Something was settled: let those look again who wait for room or for the end."""
+        if self._space:
+            waiters, self._space = self._space, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:
+    """What was answered to a publish."""
+    if message._header is not None and is_no_responders(message):
+        return NoStreamResponse(subject)
+    try:
+        try:
+            ack = decode_puback(message.data)
+        except msgspec.DecodeError:
+            ack = PubAck.from_response(message.data)
+        if not 0 < ack.seq <= _MAX_SEQUENCE:
+            # An ack has a sequence. What has none may be an error, which names its stream too.
+            PubAck.from_response(message.data)
+            return ProtocolError(f"not a publish ack: {message.data[:100]!r}: its sequence is none")
+    except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        return failure if isinstance(failure, JetsparkError) else ProtocolError(str(failure))
+    return ack

@@ -1,0 +1,174 @@
+"""Publishing one message into a stream and waiting for its ack."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
+from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.jetstream.models.puback import PubAck
+from jetspark.jetstream.models.schedule import Schedule, ttl_text
+from jetspark.jetstream.models.validation import check_name
+from jetspark.wire.headers import Headers
+from jetspark.wire.subjects import validate_filter
+
+if TYPE_CHECKING:
+    from jetspark.connection.client import Connection
+    from jetspark.connection.core import HeadersLike
+
+# ADR-22: what to do when no stream answers, as happens while a leader is elected.
+DEFAULT_RETRIES = 2
+DEFAULT_RETRY_WAIT = 0.25
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that the stream must meet, or the publish is refused and nothing is stored."""
+
+    stream: str | None = None
+    """Name of the stream that stores the message (:class:`WrongStream`)."""
+    last_seq: int | None = None
+    """Last sequence of the stream (:class:`WrongLastSequence`); 0: the stream is empty."""
+    last_subject_seq: int | None = None
+    """Last sequence of the message's subject; 0: the subject has no message yet."""
+    last_subject_seq_subject: str | None = None
+    """Look for ``last_subject_seq`` under this subject instead, wildcards allowed (2.11)."""
+    last_msg_id: str | None = None
+    """``Nats-Msg-Id`` of the stream's last message (:class:`WrongLastMessageId`)."""
+
+    def __post_init__(self) -> None:
+        if self.stream is not None:
+            check_name("expect.stream", self.stream)
+        if self.last_msg_id is not None:
+            check_msg_id("expect.last_msg_id", self.last_msg_id)
+        for field in ("last_seq", "last_subject_seq"):
+            value = getattr(self, field)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64
+            ):
+                raise InvalidArgument(f"expect.{field}", value, "must be a sequence, 0 or more")
+        if self.last_subject_seq_subject is not None:
+            validate_filter(self.last_subject_seq_subject, field="expect.last_subject_seq_subject")
+            if self.last_subject_seq is None:
+                raise InvalidArgument(
+                    "expect.last_subject_seq_subject",
+                    self.last_subject_seq_subject,
+                    "needs last_subject_seq beside it",
+                )
+
+    def add_to(self, headers: Headers) -> None:
+        """Write the conditions as the server reads them."""
+        for name, value in self.pairs():
+            headers[name] = value
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The conditions as headers."""
+        found: list[tuple[str, str]] = []
+        if self.stream is not None:
+            found.append(("Nats-Expected-Stream", self.stream))
+        if self.last_seq is not None:
+            found.append(("Nats-Expected-Last-Sequence", str(self.last_seq)))
+        if self.last_subject_seq is not None:
+            found.append(("Nats-Expected-Last-Subject-Sequence", str(self.last_subject_seq)))
+        if self.last_subject_seq_subject is not None:
+            found.append(("Nats-Expected-Last-Subject-Sequence-Subject", self.last_subject_seq_subject))
+        if self.last_msg_id is not None:
+            found.append(("Nats-Expected-Last-Msg-Id", self.last_msg_id))
+        return found
+
+
+def check_msg_id(field: str, msg_id: object) -> None:
+    """Refuse what can't be a ``Nats-Msg-Id``."""
+    if not isinstance(msg_id, str) or not msg_id.strip(" \t"):
+        raise InvalidArgument(field, msg_id, "must be a str that is not empty")
+    if "\r" in msg_id or "\n" in msg_id:
+        raise InvalidArgument(field, msg_id, "must not contain CR or LF")
+    if not msg_id.isascii():
+        try:
+            msg_id.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(field, msg_id, "must be encodable as UTF-8") from None
+
+
+def publish_headers(
+    headers: HeadersLike | None,
+    *,
+    msg_id: str | None = None,
+    expect: Expect | None = None,
+    ttl: float | str | None = None,
+    schedule: Schedule | None = None,
+    subject: str = "",
+) -> Headers | None:
+    """The headers of a publish with its typed options; None when there is nothing to say.
+
+    ``subject``, where it goes, is needed to check a ``schedule``.
+    """
+    if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
+        return None
+    if expect is not None and not isinstance(expect, Expect):
+        raise InvalidArgument("expect", expect, "must be a jetspark.Expect, e.g. Expect(last_seq=5)")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise InvalidArgument("schedule", schedule, "must be a jetspark.Schedule, with a target")
+    if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
+        # What pipelined publishers send for each message: there is nothing to merge, and the names are ours.
+        check_msg_id("msg_id", msg_id)
+        result = Headers()
+        result._pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
+        if expect is not None:
+            result._pairs += expect.pairs()
+        return result
+    result = Headers(headers)
+    if msg_id is not None:
+        check_msg_id("msg_id", msg_id)
+        result["Nats-Msg-Id"] = msg_id
+    if expect is not None:
+        expect.add_to(result)
+    if ttl is not None:
+        result["Nats-TTL"] = ttl_text(ttl)
+    if schedule is not None:
+        schedule.add_to(result, subject)
+    return result
+
+
+async def publish(
+    client: Connection,
+    subject: str,
+    data: bytes,
+    *,
+    headers: HeadersLike | None,
+    msg_id: str | None,
+    expect: Expect | None,
+    ttl: float | str | None,
+    schedule: Schedule | None,
+    timeout: float,
+    retries: int,
+    retry_wait: float,
+) -> PubAck:
+    """See :meth:`jetspark.JetStream.publish`."""
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
+    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
+        raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
+    all_headers = publish_headers(
+        headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+    )
+    attempt = 0
+    while True:
+        try:
+            answer = await client.request(subject, data, timeout=timeout, headers=all_headers)
+            return PubAck.from_response(answer.data)
+        except NoRespondersError:
+            # Nobody got it, so sending it again can't double it.
+            if attempt >= retries:
+                raise NoStreamResponse(subject) from None
+        except RequestTimeout:
+            raise RequestTimeout(
+                f"no ack for the publish to {subject!r} within {timeout:g}s: it may be stored all the same; "
+                "publish it again with the same msg_id"
+            ) from None
+        attempt += 1
+        await asyncio.sleep(retry_wait)

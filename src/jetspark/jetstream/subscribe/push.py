@@ -1,0 +1,446 @@
+"""The driver of the push machine: what a push consumer sends, buffered until somebody takes it.
+
+Most of it is in :class:`~jetspark.jetstream.consume.flow_sink.FlowSink`. Here are the two things that pushing
+needs.
+
+**Flow control by position** (ADR-15 "Flow Control"). A request of the server is answered when it would have
+been handed to the user had it been a message: at its place in the buffer, when the reader comes for what is
+behind it. ``mark`` tells readers at which length of the buffer that is, so a message costs no more than its
+place in the deque. With nobody reading, nothing is answered and the server stops at its window; that is what
+bounds the memory.
+
+**Limits** apply only without flow control: past them the newest messages are dropped with a
+:class:`~jetspark.connection.events.SlowConsumer` event, as with core subscriptions. With acks the server
+delivers them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jetspark._log import fields, get_logger
+from jetspark.connection.events import SlowConsumer
+from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
+from jetspark.jetstream.consume.flow_sink import FlowSink
+from jetspark.jetstream.consume.pull import message_size
+from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
+from jetspark.jetstream.flow.actions import NOTHING, Action, Conclude, Raise, SendFlowControl, Warn
+from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR, PushFlow
+from jetspark.jetstream.flow.statuses import Kind, Status
+from jetspark.jetstream.models.consumer_config import AckPolicy
+from jetspark.jetstream.subscribe.checks import PullRequired, check_active
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from jetspark.connection.client import Connection
+    from jetspark.jetstream.models.consumer_config import ConsumerConfig
+    from jetspark.jetstream.models.consumer_info import ConsumerInfo
+
+logger = get_logger("jetstream")
+
+ACK_PREFIX = "$JS.ACK."
+# No request waits: a mark that no buffer is short enough for.
+_NEVER = -(1 << 62)
+_ALL = 1 << 62
+# Errors kept for a reader that does not come.
+_MAX_TROUBLE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """How to receive from a push consumer; the rest is the consumer's own config."""
+
+    #: Times the idle heartbeat without a sign of life before the alarm; above 1.
+    alarm_factor: float = DEFAULT_ALARM_FACTOR
+    #: Buffered messages and bytes at which new ones are dropped; 0 is no limit. Not with flow control.
+    pending_messages_limit: int = DEFAULT_PENDING_MESSAGES
+    pending_bytes_limit: int = DEFAULT_PENDING_BYTES
+    #: End after so many messages.
+    stop_after: int | None = None
+    #: Whether errors that the server sends wait for the reader (else they are warnings).
+    raises: bool = False
+    # As in PullOptions: threads report what they have taken whenever it is a sixteenth of this.
+    max_messages: int | None = None
+    buffer_messages: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("pending_messages_limit", "pending_bytes_limit"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
+        if self.stop_after is not None and (
+            isinstance(self.stop_after, bool) or not isinstance(self.stop_after, int) or self.stop_after < 1
+        ):
+            raise InvalidArgument("stop_after", self.stop_after, "must be a positive integer")
+
+
+class PushTarget:
+    """What a push sink needs to know of its consumer. Also the owner of the messages it brings."""
+
+    def __init__(
+        self,
+        client: Connection,
+        config: ConsumerConfig,
+        *,
+        api_timeout: float,
+        first_sequence: int | None = None,
+    ) -> None:
+        self.client = client
+        self.acks = config.ack_policy != AckPolicy.NONE
+        self.api_timeout = api_timeout
+        self.subject = config.deliver_subject or ""
+        self.queue = config.deliver_group or ""
+        # A queue group has none; where the consumer says otherwise, the checks refuse it.
+        self.heartbeat = config.idle_heartbeat.ns / 1e9 if config.idle_heartbeat and not self.queue else 0.0
+        self.flow_control = bool(config.flow_control)
+        # 1 for a consumer that was made for this subscription; None when it may be anywhere.
+        self.first_sequence = first_sequence
+
+
+class PushSink(FlowSink):
+    """The subscription to a deliver subject, with its machine and its buffer."""
+
+    flow: PushFlow
+    _exact = False
+
+    def __init__(
+        self,
+        target: PushTarget,
+        options: PushOptions,
+        on_warning: Callable[[JetsparkError], Any] | None = None,
+    ) -> None:
+        super().__init__(target.client, target.subject, target.queue, on_warning)
+        self.options = options
+        self.mark = _NEVER
+        #: Messages dropped because the pending limits were reached.
+        self.dropped = 0
+        #: (messages received before it, error): what the server sent for the reader to hear of.
+        self.trouble: deque[tuple[int, JetsparkError]] = deque()
+        self._completed = 0
+        self._left = options.stop_after
+        self._answered = ""
+        # How often the connection had written when the last answer was put into its outbox.
+        self._answered_at = -1
+        self._dropping = False
+        self._runs: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+        self._run_bytes = 0
+        self._draining: asyncio.Task[None] | None = None
+        #: Asks the server for the consumer before subscribing to it.
+        self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
+        #: (stream, consumer), once known.
+        self.names: tuple[str, str] | None = None
+        self._aim(target)
+
+    def _aim(self, target: PushTarget) -> None:
+        self.owner = self.target = target
+        self.subject, self.queue = target.subject, target.queue
+        self._bounded = not target.flow_control
+        self.flow = PushFlow(
+            idle_heartbeat=target.heartbeat,
+            alarm_factor=self.options.alarm_factor,
+            queue_group=bool(target.queue),
+            first_sequence=target.first_sequence,
+            connected=self.client.is_connected,
+        )
+
+    @property
+    def label(self) -> str:
+        if self.names is None:
+            return super().label
+        stream, consumer = self.names
+        return f"consumer {consumer!r} of stream {stream!r}"
+
+    # Life
+
+    async def open(self) -> None:
+        """Subscribe to the consumer as it is now, unless somebody else has (ADR-15)."""
+        if self.look_up is not None:
+            info = await self.look_up()
+            if not info.config.deliver_subject:
+                raise PullRequired(info)
+            check_active(info, info.config.deliver_group or "")
+            self._aim(PushTarget(self.client, info.config, api_timeout=self.target.api_timeout))
+        self.start()
+        try:
+            # Behind this the server delivers to us, or has refused to.
+            await self.client.flush()
+        except BaseException:
+            self.stop()
+            raise
+        if self.error is not None:
+            raise self.error
+
+    def limit_to(self, count: int) -> None:
+        """End after ``count`` messages in all since subscribing; what came beyond is dropped."""
+        excess = min(self.received - count, len(self.buffer))
+        if excess > 0:
+            self._drop_newest(excess)
+            self.received -= excess
+        self._left = max(0, count - self.received)
+        if not self._left:
+            self._finish(None, discard=False)
+
+    def _drop_newest(self, count: int) -> None:
+        for _ in range(count):
+            self.buffer.pop()
+
+    def drain(self) -> None:
+        if self._draining is None and not self.done:
+            self._draining = self.client._loop.create_task(self._end_gently(), name="jetspark-push-drain")
+
+    async def drained(self) -> None:
+        """Drain, and wait until nothing more can arrive."""
+        self.drain()
+        if self._draining is not None:
+            await asyncio.shield(self._draining)
+
+    async def _end_gently(self) -> None:
+        client = self.client
+        try:
+            # Without a link nothing is on its way to us, and there is nothing to wait for.
+            if client._link is not None:
+                client._send_unsub(self)
+                # The PONG comes after every message the server had sent for us.
+                with contextlib.suppress(ConnectionLost, ConnectionClosed):
+                    await client.flush()
+        except JetsparkError as error:
+            logger.debug(
+                "drain of %s ended by %s", self.label, error, extra=fields(source=self.label, error=error)
+            )
+        finally:
+            if not self.done:
+                client._remove_sink(self, tell_server=False)
+                self._finish(None, discard=False)
+                client._drained_sinks.add(self)
+
+    # Taking messages
+
+    @property
+    def deliverable(self) -> int:
+        return _ALL
+
+    def report(self) -> None:
+        """A reader has just taken a message, or is back for more and there is none."""
+        self._settle(1 if self.buffer else 0)
+
+    def _is_awaited(self) -> bool:
+        """Whether a reader waits for the next message."""
+        return bool(self._waiters)
+
+    def next_trouble(self) -> JetsparkError | None:
+        """The error that is due: every message that came before it was taken."""
+        if self.trouble and self.received - len(self.buffer) >= self.trouble[0][0]:
+            return self.trouble.popleft()[1]
+        return None
+
+    def _settle(self, in_hand: int) -> None:
+        """Tell the machine what is processed: all that was taken but what the user works on right now."""
+        completed = self.received - len(self.buffer) - in_hand
+        count = completed - self._completed
+        if count > 0:
+            self._completed = completed
+            if not self.done:
+                self._perform(self.flow.on_processed(count, self._now()))
+        self._set_mark()
+
+    def _set_mark(self) -> None:
+        position = self.flow.next_answer
+        # One message further than the request: it is due when the reader comes for what is behind it.
+        self.mark = _NEVER if position is None else self.received - position - 1
+
+    # What the connection calls
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        self._run_bytes = nbytes
+        super().deliver(items, nbytes)
+
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        if subject and subject == self._answered:
+            # The server will never learn that there is room again.
+            self._perform((Raise(error),))
+
+    # Internals
+
+    def _may_be_status(self, item: Any) -> bool:
+        # A flow control request has a reply as well; only an ack reply makes a message of the stream.
+        return not item.data and not item.reply.startswith(ACK_PREFIX)
+
+    def on_status(self, status: Status) -> None:
+        if status.kind is Kind.FLOW_CONTROL or (status.kind is Kind.HEARTBEAT and status.stalled):
+            # When somebody waits, the request would be handed out at once.
+            self._settle(0 if self._is_awaited() else 1)
+            super().on_status(status)
+            self._set_mark()
+        else:
+            super().on_status(status)
+
+    def _deliver_messages(self, items: list[Any]) -> None:
+        if self.done:
+            return
+        now, actions = self._now(), NOTHING
+        if self.queue:
+            actions = self.flow.on_messages(len(items), 0, 0, 0, now)
+        else:
+            stretch = _whole(items)
+            if stretch is not None:
+                actions = self.flow.on_messages(*stretch, now)
+            else:
+                items, keys = self._without_strangers(items)
+                if not items:
+                    return
+                for stretch in _stretches(keys):
+                    actions += self.flow.on_messages(*stretch, now)
+        self._accept(items)
+        if actions:
+            self._perform(actions)
+
+    def _accept(self, items: list[Any]) -> None:
+        """Put messages that the machine knows of into the buffer, as far as there is room."""
+        count = len(items)
+        if self._bounded:
+            items = self._fit(items)
+        if self._left is not None:
+            items = items[: self._left]
+            self._left -= len(items)
+        self.received += len(items)
+        if items:
+            self._enqueue(items)
+        if len(items) < count:
+            # Dropped: as good as processed to the machine, which counts what it was told of.
+            self.flow.on_processed(count - len(items), self._now())
+        if self._left == 0:
+            self._finish(None, discard=False)
+
+    def _without_strangers(self, items: list[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
+        """The ends do not fit: either messages were lost, or somebody else publishes to the subject.
+
+        The messages that are ours, and the consumer and stream sequence of each.
+        """
+        ours, keys = [], []
+        for item in items:
+            try:
+                keys.append(sequences(item.reply))
+            except NotJetStreamMessage as error:
+                # ADR-15 "JSAck": not a message of JetStream, and to be raised as an error.
+                self._perform((Raise(error),))
+            else:
+                ours.append(item)
+        return ours, keys
+
+    def _fit(self, items: list[Any]) -> list[Any]:
+        limit, bytes_limit = self.options.pending_messages_limit, self.options.pending_bytes_limit
+        size = self._run_bytes if bytes_limit else 0
+        if (limit and len(self.buffer) + len(items) > limit) or (
+            bytes_limit and self._bytes + size > bytes_limit and self._settled_bytes() + size > bytes_limit
+        ):
+            items, size = self._cut(items, limit, bytes_limit)
+        else:
+            self._dropping = False
+        if bytes_limit and items:
+            # The bytes of a chunk are counted once, with its first stretch.
+            self._run_bytes = 0
+            self._bytes += size
+            self._runs.append((self.received + len(items), size))
+            if len(self._runs) > 64:
+                self._settled_bytes()
+        return items
+
+    def _cut(self, items: list[Any], limit: int, bytes_limit: int) -> tuple[list[Any], int]:
+        room = max(0, limit - len(self.buffer)) if limit else len(items)
+        space = bytes_limit - self._bytes if bytes_limit else _ALL
+        kept = used = 0
+        for item in items[:room]:
+            size = message_size(item)
+            if used + size > space:
+                break
+            used += size
+            kept += 1
+        lost = len(items) - kept
+        self.dropped += lost
+        starts, self._dropping = lost > 0 and not self._dropping, lost > 0
+        if starts:
+            self.client._emit(
+                SlowConsumer(
+                    self.subject, self.sid, self.dropped, len(self.buffer) + kept, self._bytes + used
+                )
+            )
+        return items[:kept], used
+
+    def _settled_bytes(self) -> int:
+        """Bytes of what is buffered, in whole chunks."""
+        taken, runs = self.received - len(self.buffer), self._runs
+        while runs and runs[0][0] <= taken:
+            self._bytes -= runs.popleft()[1]
+        return self._bytes
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SendFlowControl):
+                self._answer(action.subject)
+            elif isinstance(action, Warn):
+                self._warn(action.warning)
+            elif isinstance(action, Raise):
+                self._raise(action.error)
+            elif isinstance(action, Conclude):
+                self._finish(action.error, discard=action.discard)
+
+    def _answer(self, subject: str) -> None:
+        client = self.client
+        if client._is_behind and client._writes == self._answered_at:
+            # An answer waits in the outbox already, and an honest server asks for one at a time: one that
+            # asks and never reads must not make us hoard answers. A heartbeat that says "stalled" asks again.
+            return
+        try:
+            client._pub(subject)
+        except JetsparkError as error:
+            self._raise(error)
+        else:
+            self._answered = subject
+            self._answered_at = client._writes
+            self.flow.on_answered(subject)
+
+    def _raise(self, error: JetsparkError) -> None:
+        if self.options.raises:
+            if len(self.trouble) >= _MAX_TROUBLE:
+                return  # nobody reads; the ones that wait say it all
+            self.trouble.append((self.received, error))
+            self._wake()
+        else:
+            self._warn(error)
+
+
+def ends_of(items: list[Any]) -> tuple[int, int, int]:
+    """Consumer sequences of the first and the last message, and the stream sequence of the last."""
+    first, _ = sequences(items[0].reply)
+    return first, *sequences(items[-1].reply)
+
+
+# Count, consumer sequences of the first and the last message, stream sequence of the first.
+Stretch = tuple[int, int, int, int]
+
+
+def _whole(items: list[Any]) -> Stretch | None:
+    """All of them as one stretch; None when their ends do not fit. Sequences only ever increase."""
+    count = len(items)
+    try:
+        first, stream_seq = sequences(items[0].reply)
+        last, _ = sequences(items[-1].reply)
+    except NotJetStreamMessage:
+        return None
+    return (count, first, last, stream_seq) if last - first + 1 == count else None
+
+
+def _stretches(keys: list[tuple[int, int]]) -> Iterator[Stretch]:
+    """Cut at each hole in the consumer sequence."""
+    begin = 0
+    for end in range(1, len(keys) + 1):
+        if end == len(keys) or keys[end][0] != keys[end - 1][0] + 1:
+            yield end - begin, keys[begin][0], keys[end - 1][0], keys[begin][1]
+            begin = end

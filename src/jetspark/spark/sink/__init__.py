@@ -1,0 +1,1 @@
+"""Writing: from rows to acked messages."""

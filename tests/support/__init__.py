@@ -1,0 +1,1 @@
+"""What tests share: servers and proxies, workloads, models, judges."""
