@@ -62,15 +62,14 @@ BARS = (
     Bar("blocking_iter", "raw", 0.55),
     Bar("batches", "raw", 0.75),
     Bar("arrow", "raw", 0.85),
-    Bar("arrow_pure", "raw", 0.70),
     Bar("publisher", "raw", 0.65),
     Bar("publisher_nowait", "raw", 0.80),
     Bar("read_2", "raw", 0.60),
     Bar("sink", "raw", 0.50),
     Bar("sink_plain", "raw", 0.50),
     # larger messages: bytes a second
-    Bar("arrow_4k", "raw", 0.90),
-    Bar("arrow_64k", "raw", 0.90),
+    Bar("arrow_4k", "raw", 0.85),
+    Bar("arrow_64k", "raw", 0.85),
     # against the peers
     Bar("subscribe_iter", "nats-py", 8),
     Bar("subscribe_callback", "nats-py", 1.5),

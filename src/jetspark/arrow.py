@@ -19,7 +19,7 @@ from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError, Pr
 from jetspark.jetstream.consume.columnar import ConsumeColumns
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.direct_columns import PAGE, PAGE_BYTES, read_pages
-from jetspark.jetstream.flow.ack_reply import Metadata, parse_ack_reply
+from jetspark.jetstream.flow.ack_reply import Metadata, parse_ack_reply, position
 from jetspark.jetstream.flow.options import PullOptions
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.jetstream.stored import check_positive
@@ -463,10 +463,10 @@ def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
                 pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(sequences)]),
                 pa.Array.from_buffers(_TIME, count, [None, pa.py_buffer(times)]),
             )
-    metadata = [parse_ack_reply(reply.decode("utf-8", "replace")) for reply in columns.replies]
+    found = [position(reply.decode("utf-8", "replace")) for reply in columns.replies]
     return (
-        pa.array([one.sequence.stream for one in metadata], _INT64),
-        pa.array([one.timestamp.ns // 1000 for one in metadata], _INT64).cast(_TIME),
+        pa.array([sequence for sequence, _ in found], _INT64),
+        pa.array([nanoseconds // 1000 for _, nanoseconds in found], _INT64).cast(_TIME),
     )
 
 

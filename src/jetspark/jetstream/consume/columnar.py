@@ -270,8 +270,8 @@ class ConsumeColumns(ConsumeBase):
         while True:
             while not sink.chunks and not sink.done:
                 await sink.wait()
-            # A batch has a fixed cost of a thousand rows in pure Python, and so has the hand-over to another
-            # thread; the compiled core has next to none, so there a batch is what one read brought.
+            # A batch has a fixed cost in pure Python, and so has the hand-over to another thread; the
+            # compiled core has next to none, so there a batch is what one read brought.
             if self._for_threads or (sink.chunks and type(sink.chunks[0]) is not PackedColumns):
                 await _gather(sink)
             columns = sink.take()

@@ -48,17 +48,33 @@ def parse_ack_reply(reply: str) -> Metadata:
     """Read v1 (9 tokens) and v2 (11 and more; further ones are ignored) replies.
 
     All five numbers must fit 64 bits, stream sequence and time with a sign: that is how Arrow keeps them. The
-    columns (``_speed_reply.h``, ``arrow.py``) take no reply that is refused here.
+    compiled core (``_speed_reply.h``) takes no reply that is refused here.
     """
+    tokens, first, (delivered, stream_seq, consumer_seq, timestamp, pending) = _read(reply)
+    return Metadata(
+        stream=tokens[first],
+        consumer=tokens[first + 1],
+        sequence=SequencePair(consumer_seq, stream_seq),
+        num_delivered=delivered,
+        num_pending=pending,
+        timestamp=Timestamp.from_ns(timestamp),
+        domain="" if first == 2 or tokens[2] == "_" else tokens[2],
+    )
+
+
+def position(reply: str) -> tuple[int, int]:
+    """Stream sequence and time (nanoseconds) of an ack reply, and no more of it."""
+    _, _, (_, stream_seq, _, timestamp, _) = _read(reply)
+    return stream_seq, timestamp
+
+
+def _read(reply: str) -> tuple[list[str], int, tuple[int, int, int, int, int]]:
+    """The tokens, where the stream's name stands among them, and the five numbers."""
     tokens = reply.split(".")
     count = len(tokens)
     if tokens[0] != "$JS" or count < 9 or count == 10 or tokens[1] != "ACK":
         raise NotJetStreamMessage(reply)
-    domain = ""
-    first = 2
-    if count > 9:
-        domain = "" if tokens[2] == "_" else tokens[2]
-        first = 4
+    first = 2 if count == 9 else 4
     delivered, stream_seq, consumer_seq, timestamp, pending = map(wire_number, tokens[first + 2 : first + 7])
     if (
         delivered is None
@@ -70,15 +86,7 @@ def parse_ack_reply(reply: str) -> Metadata:
         or timestamp > _MAX_INT64
     ):
         raise NotJetStreamMessage(reply)
-    return Metadata(
-        stream=tokens[first],
-        consumer=tokens[first + 1],
-        sequence=SequencePair(consumer_seq, stream_seq),
-        num_delivered=delivered,
-        num_pending=pending,
-        timestamp=Timestamp.from_ns(timestamp),
-        domain=domain,
-    )
+    return tokens, first, (delivered, stream_seq, consumer_seq, timestamp, pending)
 
 
 def num_pending(reply: bytes) -> int:
