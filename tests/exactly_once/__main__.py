@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import exactly_once
 from exactly_once.harness import prove
 from exactly_once.scenarios import SCENARIOS
+from support import quick_spark
 
 
 def main() -> int:
@@ -33,6 +35,8 @@ def main() -> int:
     if unknown:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     print(f"seed {given.seed}", flush=True)
+    quick_spark.prepare()  # each life starts a Spark
+    os.environ.update(quick_spark.environment())
     failed = []
     for name in given.scenario or SCENARIOS:
         print(f"{name}: {SCENARIOS[name].about}", flush=True)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.errors import MessageNotFound
-from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.models.stream_config import RetentionPolicy
-from jetspark.jetstream.models.values import Timestamp
 from jetspark.spark.patience import patiently
 from jetspark.spark.source.claims import Gap, first_sequence, found_of, is_filtered, judge_gap, seen_of
 from jetspark.spark.source.data_loss import act, identity, removed
+from jetspark.spark.source.moments import sequence_at
 from jetspark.spark.source.options import EARLIEST, LATEST, Position, Positions, SourceOptions
 from jetspark.spark.source.planning import Range
 from jetspark.spark.source.range_proof import some_subject_full
@@ -24,10 +20,6 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.stream_info import StreamInfo
     from jetspark.spark.source.claims import Seen
     from jetspark.spark.source.options import Streams
-
-
-# The leader finds messages by time; an older one would not look at the time that it is asked for.
-_TIMES_SINCE = (2, 11)
 
 
 class StreamsNotFound(JetsparkError):
@@ -66,43 +58,7 @@ def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
     if position.moment is None:
         return first_sequence(info)
     # The server's clock, because it is the one that stamped the messages.
-    return _sequence_at(js, info, position.moment.resolve(info.ts or datetime.now(UTC)))
-
-
-def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
-    """The first sequence at or after a time, ``last + 1`` when there is none.
-
-    The leader is asked: any other replica may be behind, and the messages it does not have yet would be
-    skipped. Before server 2.11 a consumer is asked where it would begin, on whichever replica it is made.
-    """
-    name = info.config.name
-    if js._client.server_info.version_tuple >= _TIMES_SINCE:
-        try:
-            message = js.get_stream(name).get_msg(start_time=time, from_leader=True)
-            if message.timestamp >= time:
-                return message.sequence
-            # A leader older than the server that we are connected to, which did not look at the time.
-        except MessageNotFound:
-            # 'latest' as it was before we asked: what has come since is behind it.
-            return info.state.last_seq + 1
-    config = ConsumerConfig(
-        description="jetspark: finds the sequence of a time",
-        ack_policy=AckPolicy.NONE,
-        deliver_policy=DeliverPolicy.BY_START_TIME,
-        opt_start_time=time,
-        mem_storage=True,
-        num_replicas=1 if info.config.retention == RetentionPolicy.LIMITS else None,
-        inactive_threshold=5.0,
-    )
-    consumer = js.create_consumer(name, config)
-    with contextlib.suppress(JetsparkError):
-        consumer.delete()
-    return consumer.cached_info.delivered.stream_seq + 1
-
-
-def after(js: JetStream, info: StreamInfo, time: int) -> int:
-    """The first sequence that was stored after a time in nanoseconds."""
-    return _sequence_at(js, info, Timestamp.from_ns(time + 1))
+    return sequence_at(js, info, position.moment.resolve(info.ts or datetime.now(UTC)))
 
 
 def begins_earliest(positions: Positions, stream: str) -> bool:

@@ -22,6 +22,7 @@ from jetspark.jetstream.errors import MessageNotFound
 from jetspark.spark.patience import PASSING, Patience
 from jetspark.spark.source.claims import Gap, Outcome, found_of, is_filtered, judge_gap, judge_stream
 from jetspark.spark.source.data_loss import act, identity, recreated, removed, replaced, report, rewound
+from jetspark.spark.source.moments import after
 
 if TYPE_CHECKING:
     from jetspark.blocking.jetstream import JetStream
@@ -183,8 +184,6 @@ class RangeProof:
 
     def _check_tail(self, stream: Stream) -> None:
         """Whether the stream lost its tail and has other messages in its place by now."""
-        from jetspark.spark.source.positions import after
-
         wanted, info = self._wanted, stream.cached_info
         stored = tail_time(stream, info, wanted.seen)
         if self._replaced or wanted.seen is None:

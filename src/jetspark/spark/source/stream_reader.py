@@ -402,7 +402,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _check(self, name: str, one: StreamOffset, info: StreamInfo) -> StreamOffset:
         """The place from which a stream is read on; what was lost since it was planned is reported."""
-        from jetspark.spark.source.positions import after, check_gap
+        from jetspark.spark.source.moments import after
+        from jetspark.spark.source.positions import check_gap
 
         options = self._options
         fail = options.fail_on_data_loss
