@@ -16,7 +16,9 @@ from jetspark.connection.auth import (
     build_authenticator,
 )
 from jetspark.connection.client import Connection as CoreConnection
+from jetspark.connection.client import core_of
 from jetspark.connection.contexts import load_context
+from jetspark.connection.core import Core
 from jetspark.connection.options import MIB, ConnectOptions, Listener
 from jetspark.connection.tls import build_ssl_context
 from jetspark.connection.urls import Servers, parse_servers
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from jetspark._secret import Secret
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.kinds import JetStreamKinds
     from jetspark.metrics import Metrics
     from jetspark.tracing import Tracing
 
@@ -38,8 +41,16 @@ if TYPE_CHECKING:
 class Connection(CoreConnection):
     """A connection to NATS. Made by :func:`jetspark.connect`; end it with ``close`` or ``drain``."""
 
-    def __init__(self, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options)
+    def __init__(
+        self,
+        options: ConnectOptions,
+        jetstream_defaults: Mapping[str, Any] | None = None,
+        *,
+        core: Core | None = None,
+        jetstream_kinds: JetStreamKinds | None = None,
+    ) -> None:
+        super().__init__(core or Core(options))
+        self._jetstream_kinds = jetstream_kinds
         # domain and api_prefix of the NATS context this connection was made from.
         self._jetstream_defaults = dict(jetstream_defaults or {})
 
@@ -62,7 +73,9 @@ class Connection(CoreConnection):
         if domain is None and api_prefix is None:
             domain = self._jetstream_defaults.get("domain")
             api_prefix = self._jetstream_defaults.get("api_prefix") if domain is None else None
-        return JetStream(self, domain=domain, api_prefix=api_prefix, timeout=timeout)
+        return JetStream(
+            self, domain=domain, api_prefix=api_prefix, timeout=timeout, kinds=self._jetstream_kinds
+        )
 
 
 C = TypeVar("C", bound=Connection)
@@ -96,8 +109,8 @@ class Connecting:
 
             Meter(connection, self._metrics)
         if self._tracing is not None:
-            self._tracing.instrument(connection)
-        await connection._connect_first()
+            self._tracing.instrument(connection, core_of(connection))
+        await core_of(connection).connect_first()
         return connection
 
     def __await__(self) -> Generator[Any, None, Connection]:

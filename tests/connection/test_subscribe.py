@@ -380,7 +380,7 @@ async def test_ten_thousand_subscriptions(server) -> None:
         for sub in subs:
             await sub.unsubscribe()
         await nc.flush(timeout=20)
-        assert nc._sinks == {}
+        assert nc._core.router.sinks == {}
         assert await subscriptions(server, nc) == []
 
 

@@ -69,13 +69,14 @@ class Loop:
         return 0.0
 
 
-class Client:
+class Core:
     """What a publisher needs of a connection to be made."""
 
-    _message_class = Msg
-    _message_owner = None
-    _loop = Loop()
-    _link = None
+    message_class = Msg
+    message_owner = None
+    loop = Loop()
+    link = None
+    outbox = None
 
     def new_inbox(self) -> str:
         return "_INBOX.abc"
@@ -83,7 +84,7 @@ class Client:
 
 def through_publisher(answers: Sequence[Answer], pending: dict[int, Any], *, packed: bool) -> tuple[int, int]:
     """How many were acked, and how many of those were duplicates; ``pending`` is left with the rest."""
-    publisher = Publisher(Client(), window=10**6, ack_timeout=5.0, retry=False)  # type: ignore[arg-type]
+    publisher = Publisher(Core(), window=10**6, ack_timeout=5.0, retry=False)  # type: ignore[arg-type]
     flow = publisher._flow
     for serial in range(1, max(pending, default=0) + 1):
         flow.linked = True

@@ -13,7 +13,7 @@ from jetspark.jetstream.advisory.feed import Advisories as AsyncAdvisories
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.advisory.dead_letters import LetterAdvisory
     from jetspark.jetstream.models.advisories import Advisory
     from jetspark.jetstream.models.puback import PubAck

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jetspark.blocking._engine import Engine
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.publish import Expect

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from jetspark._secret import hides_locals
-from jetspark.blocking._client import EngineConnection
+from jetspark.blocking._client import EngineConnection, EngineCore
 from jetspark.blocking._engine import Engine, EngineLoop
 from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by
@@ -131,11 +131,11 @@ def connect(
         raise
     connection = Connection(engine, client, events[0] if events else None)
     if connecting._tracing is not None:
-        connecting._tracing.instrument(connection)
+        connecting._tracing.instrument(connection, client.engine_core)
     return connection
 
 
 async def _open(engine: EngineLoop, connecting: Connecting) -> EngineConnection:
     return await connecting._start(
-        EngineConnection(engine, connecting._options, connecting._jetstream_options)
+        EngineConnection(EngineCore(engine, connecting._options), connecting._jetstream_options)
     )

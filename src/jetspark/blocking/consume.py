@@ -21,7 +21,7 @@ from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCa
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._pull import ReadByThreads
     from jetspark.blocking._threads import Courier
@@ -65,7 +65,7 @@ class ConsumeBase(Facade[A]):
     ) -> None:
         self.stop()
         if self._errors is not None and not self._engine.is_foreign:
-            self._errors.stop(self._client.options.connect_timeout)
+            self._errors.stop(self._core.options.connect_timeout)
 
     @documented_by(AsyncConsumeBase.stop)
     def stop(self) -> None:
@@ -80,8 +80,8 @@ class ConsumeBase(Facade[A]):
             self._run(AsyncConsumeBase.drain, self._target)
 
     @property
-    def _client(self) -> EngineConnection:
-        return cast("EngineConnection", self._started().client)
+    def _core(self) -> EngineCore:
+        return cast("EngineCore", self._started().core)
 
     def _started(self) -> ReadByThreads:
         if self._target._sink is None:
@@ -179,7 +179,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         ]
         # In the loop's thread, where no signal can leave one half started.
         for thread in self._threads:
-            self._client.add_worker(thread)
+            self._core.add_worker(thread)
             thread.start()
             sink.takers.add(thread)
 

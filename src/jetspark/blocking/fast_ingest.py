@@ -18,10 +18,10 @@ from jetspark.wire.headers import HeaderBlock, encode_headers
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import Courier
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.publish import Expect
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 class ThreadFastIngest(AsyncFastIngest):
     """The loop's side. Its pings and the end must not overtake messages that threads have left behind."""
 
-    def __init__(self, client: EngineConnection, **options: Any) -> None:
-        super().__init__(client, **options)
+    def __init__(self, core: EngineCore, **options: Any) -> None:
+        super().__init__(core, **options)
         # Held for a moment only, by threads while they number and leave a message: the loop takes it too.
         self.order = threading.Lock()
 
     def _send(self, operation: int) -> None:
         with self.order:
-            cast("EngineConnection", self.client).collect()
+            self.core.outbox.gather()
             super()._send(operation)
 
     async def make_room(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
@@ -59,7 +59,7 @@ class ThreadFastIngest(AsyncFastIngest):
 class FastIngest(Facade[ThreadFastIngest]):
     def __init__(self, engine: Engine, target: ThreadFastIngest, gaps: Courier | None) -> None:
         super().__init__(engine, target)
-        self._client = cast("EngineConnection", target.client)
+        self._core = cast("EngineCore", target.core)
         self._gaps = gaps
 
     @property
@@ -104,7 +104,7 @@ class FastIngest(Facade[ThreadFastIngest]):
                 self._run(self._target.__aexit__, kind, error, trace)
         finally:
             if self._gaps is not None:
-                self._gaps.stop(self._client.options.connect_timeout)
+                self._gaps.stop(self._core.options.connect_timeout)
 
     @documented_by(AsyncFastIngest.publish)
     def publish(
@@ -118,9 +118,9 @@ class FastIngest(Facade[ThreadFastIngest]):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> int:
-        target, client = self._target, self._client
-        if client.pid != _process.pid:
-            raise _process.forked(client.pid)
+        target, core = self._target, self._core
+        if core.pid != _process.pid:
+            raise _process.forked(core.pid)
         block: HeaderBlock | None = None
         if (
             headers is not None
@@ -138,7 +138,7 @@ class FastIngest(Facade[ThreadFastIngest]):
             with target.order:
                 if flow.sent < flow.limit:
                     number = flow.sent + 1
-                    client._pub(subject, data, f"{target._base}{number}.1.$FI", block, own_reply=True)
+                    core.outbox.publish(subject, data, f"{target._base}{number}.1.$FI", block, own_reply=True)
                     flow.sent = number
                     break
             if flow.state is State.NEW and not target._open:
@@ -146,5 +146,5 @@ class FastIngest(Facade[ThreadFastIngest]):
             number = self._run(target.make_room, subject, data, block)
             if number:
                 return number
-        client.give_way()
+        core.give_way()
         return number

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.many import AckBatch, Columns, Publishing
@@ -44,12 +44,12 @@ class ThreadPublisher(AsyncPublisher):
     is settled once, by the loop.
     """
 
-    def __init__(self, client: EngineConnection, *, window: int, ack_timeout: float, retry: bool) -> None:
-        super().__init__(client, window=window, ack_timeout=ack_timeout, retry=retry)
+    def __init__(self, core: EngineCore, *, window: int, ack_timeout: float, retry: bool) -> None:
+        super().__init__(core, window=window, ack_timeout=ack_timeout, retry=retry)
         self.blocked = ThreadWaiters()
         # Reentrant, because a collected object's finalizer may publish in the thread that holds it.
         self._guard = threading.RLock()
-        self._new_future = functools.partial(AckFuture, client)
+        self._new_future = functools.partial(AckFuture, core)
 
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
@@ -62,7 +62,7 @@ class ThreadPublisher(AsyncPublisher):
 
     def _send_due_soon(self) -> None:
         # In a thread, which may not settle anything.
-        self.client._loop.call_soon_threadsafe(self._send_due)
+        self.core.loop.call_soon_threadsafe(self._send_due)
 
     def _why_closed(self) -> str:
         return super()._why_closed().replace("async with", "with")
@@ -84,7 +84,7 @@ class ThreadPublisher(AsyncPublisher):
 class Publisher(Facade[ThreadPublisher]):
     def __init__(self, engine: Engine, target: ThreadPublisher) -> None:
         super().__init__(engine, target)
-        self._client = cast("EngineConnection", target.client)
+        self._core = cast("EngineCore", target.core)
 
     @property
     @documented_by(AsyncPublisher.pending)
@@ -124,9 +124,9 @@ class Publisher(Facade[ThreadPublisher]):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> Future[PubAck]:
-        target, client = self._target, self._client
+        target = self._target
         block = self._encode(headers, msg_id, expect, ttl, schedule, subject)
-        client.give_way()
+        self._core.give_way()
         while True:
             try:
                 return target.take(subject, data, block, msg_id)
@@ -159,8 +159,8 @@ class Publisher(Facade[ThreadPublisher]):
         schedule: Schedule | None,
         subject: str,
     ) -> bytes | None:
-        if self._client.pid != _process.pid:
-            raise _process.forked(self._client.pid)
+        if self._core.pid != _process.pid:
+            raise _process.forked(self._core.pid)
         return encode_options(headers, msg_id, expect, ttl, schedule, subject)
 
     @documented_by(AsyncPublisher.publish_many)

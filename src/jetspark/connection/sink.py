@@ -1,58 +1,55 @@
-"""The connection's side of a subscription, and what it needs of the connection.
+"""Receivers, the table of what goes to which of them, and what they need of the connection.
 
-The connection calls ``deliver`` once for each run of messages in a received chunk, never once a message.
+The connection calls ``deliver`` once for each run of messages in a received chunk, never once per message.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
+
+from jetspark.wire.commands import encode_sub, encode_unsub
 
 if TYPE_CHECKING:
     import asyncio
-    import weakref
 
     from jetspark.connection.events import Event
+    from jetspark.connection.observer import Observer
     from jetspark.connection.options import ConnectOptions
+    from jetspark.connection.outbox import Outbox
     from jetspark.connection.transport import Link
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import AnyColumns
     from jetspark.wire.parser import Factory
 
 
-class SinkClient(Protocol):
-    """What receivers need of their connection: :class:`~jetspark.connection.client.Connection`."""
+class SinkCore(Protocol):
+    """What receivers need of their connection: :class:`~jetspark.connection.core.Core`."""
 
     options: ConnectOptions
-    _message_class: Factory
-    _message_owner: Any
-    _callback_tasks: set[asyncio.Task[None]]
-    _drained_sinks: weakref.WeakSet[Sink]
-    _link: Link | None
+    loop: asyncio.AbstractEventLoop
+    outbox: Outbox
+    router: Router
+    message_class: Factory
+    message_owner: Any
+    tasks: set[asyncio.Task[None]]
+    link: Link | None
+    observer: Observer | None
 
     async def flush(self, timeout: float | None = None) -> None: ...
 
-    def _pub(
-        self, subject: str, payload: bytes, reply: str, headers: Any = None, *, own_reply: bool = False
-    ) -> None: ...
+    def absence(self) -> str: ...
 
-    def _remove_sink(self, sink: Sink, *, tell_server: bool = True) -> None: ...
+    def emit(self, event: Event) -> None: ...
 
-    def _send_unsub(self, sink: Sink) -> None: ...
-
-    def _limit_sink(self, sink: Sink) -> None: ...
-
-    def _absence(self) -> str: ...
-
-    def _emit(self, event: Event) -> None: ...
-
-    def _callback_failed(self, what: str, subject: str, error: BaseException) -> None: ...
+    def callback_failed(self, what: str, subject: str, error: BaseException) -> None: ...
 
 
 class Sink:
     """One server-side subscription. Subclasses say what happens to its messages."""
 
-    def __init__(self, client: SinkClient, subject: str, queue: str = "") -> None:
-        self.client = client
+    def __init__(self, core: SinkCore, subject: str, queue: str = "") -> None:
+        self.core = core
         self.subject = subject
         self.queue = queue
         self.sid = ""
@@ -61,8 +58,8 @@ class Sink:
         self.renewed_at = 0  # what had been received when the current link was made
         self.asked = ""  # the subject of the request whose answers come here, of request_many alone
         # The blocking facade replaces both on its connection, so that the parser makes its messages.
-        self.factory: Factory = client._message_class
-        self.owner: Any = client._message_owner
+        self.factory: Factory = core.message_class
+        self.owner: Any = core.message_owner
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         """A run of messages arrived. Called by the event loop; must not block."""
@@ -92,3 +89,76 @@ class Sink:
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained at the request of ``asker``: let user code have what has arrived."""
+
+
+class Router:
+    """Which sink gets the messages of which subscription (sid)."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._next_sid = 1
+        self.observer: Observer | None = None
+        self.sinks: dict[str, Sink] = {}
+        #: No longer subscribed, but still read from by whoever holds them.
+        self.drained: weakref.WeakSet[Sink] = weakref.WeakSet()
+
+    @property
+    def next_sid(self) -> str:
+        """The sid of the sink that is added next."""
+        return str(self._next_sid)
+
+    def add(self, sink: Sink) -> None:
+        """Subscribe."""
+        command = encode_sub(sink.subject, sink.queue, self.next_sid)
+        sink.sid = self.next_sid
+        self._next_sid += 1
+        self.sinks[sink.sid] = sink
+        link = self._outbox.link
+        if link is not None:
+            link.parser.routes[sink.sid] = (sink.factory, sink.owner)
+        self._outbox.control(command)
+        if self.observer is not None:
+            self.observer.sink_added(sink)
+
+    def remove(self, sink: Sink, *, tell_server: bool = True) -> None:
+        """Let nothing more come to it. ``tell_server``: it still sends."""
+        if self.sinks.pop(sink.sid, None) is None:
+            return
+        link = self._outbox.link
+        if link is not None:
+            link.parser.routes.pop(sink.sid, None)
+        if tell_server:
+            self.unsubscribe(sink)
+        if self.observer is not None:
+            self.observer.sink_removed(sink)
+
+    def unsubscribe(self, sink: Sink) -> None:
+        """Have the server send nothing more; what is on its way still comes."""
+        self._outbox.control(encode_unsub(sink.sid))
+
+    def limit(self, sink: Sink) -> None:
+        """Have the server stop after ``sink.limit`` messages."""
+        self._outbox.control(encode_unsub(sink.sid, sink.limit - sink.renewed_at))
+
+    def renew(self, link: Link) -> None:
+        """Subscribe all of them on a new link."""
+        for sid, sink in self.sinks.items():
+            link.parser.routes[sid] = (sink.factory, sink.owner)
+        commands = b"".join([self.renewal(sink) for sink in self.sinks.values()])
+        if commands:
+            link.write(commands)
+
+    @staticmethod
+    def renewal(sink: Sink) -> bytes:
+        """What subscribes a sink on a new link."""
+        command = encode_sub(sink.subject, sink.queue, sink.sid)
+        # The server counts from this SUB on, whatever earlier links have delivered.
+        sink.renewed_at = sink.received
+        if sink.limit:
+            command += encode_unsub(sink.sid, sink.limit - sink.renewed_at)
+        return command
+
+    def close(self) -> list[Sink]:
+        """Forget all of them, and return them."""
+        sinks, self.sinks = list(self.sinks.values()), {}
+        return sinks

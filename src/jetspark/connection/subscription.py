@@ -35,7 +35,7 @@ from jetspark.errors import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.sink import SinkClient
+    from jetspark.connection.sink import SinkCore
 
 Callback = Callable[[Msg], "Awaitable[None] | None"]
 
@@ -56,7 +56,7 @@ class Subscription(Sink):
 
     def __init__(
         self,
-        client: SinkClient,
+        core: SinkCore,
         subject: str,
         queue: str,
         callback: Callback | None,
@@ -64,7 +64,7 @@ class Subscription(Sink):
         pending_messages_limit: int,
         pending_bytes_limit: int,
     ) -> None:
-        super().__init__(client, subject, queue)
+        super().__init__(core, subject, queue)
         for name, value in (
             ("max_messages", max_messages),
             ("pending_messages_limit", pending_messages_limit),
@@ -95,8 +95,8 @@ class Subscription(Sink):
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(callback), name=f"jetspark-subscription-{subject}"
             )
-            client._callback_tasks.add(self._runner)
-            self._runner.add_done_callback(client._callback_tasks.discard)
+            core.tasks.add(self._runner)
+            self._runner.add_done_callback(core.tasks.discard)
 
     # What the user sees
 
@@ -152,7 +152,7 @@ class Subscription(Sink):
         more. Cancelling it loses no message.
         """
         self._refuse_callback()
-        seconds = self.client.options.request_timeout
+        seconds = self.core.options.request_timeout
         if timeout is not None:
             check_timeout("timeout", timeout)
             seconds = timeout
@@ -179,9 +179,9 @@ class Subscription(Sink):
             return
         if limit > self.received:
             self.limit = limit
-            self.client._limit_sink(self)
+            self.core.router.limit(self)
             return
-        self.client._remove_sink(self)
+        self.core.router.remove(self)
         self._discard(self.received - limit if limit else len(self._pending))
         self.ended(None)
         if not limit:
@@ -200,7 +200,7 @@ class Subscription(Sink):
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         await self._end_gently(asker)
-        timeout = self.client.options.drain_timeout
+        timeout = self.core.options.drain_timeout
         if not await self.takers.finished(asker, timeout):
             raise DrainTimeout(
                 f"reader of {self.subject!r} left {len(self._pending)} messages, or works on the last one, "
@@ -208,28 +208,28 @@ class Subscription(Sink):
             )
 
     async def _end_gently(self, asker: asyncio.Task[Any] | None) -> None:
-        client = self.client
+        core = self.core
         if not self._closed:
-            client._drained_sinks.add(self)
+            core.router.drained.add(self)
             try:
                 # Without a link nothing is on its way to us, and there is nothing to wait for.
-                if client._link is not None:
-                    client._send_unsub(self)
+                if core.link is not None:
+                    core.router.unsubscribe(self)
                     # The PONG comes after every message the server had sent for us.
                     with contextlib.suppress(ConnectionLost, ConnectionClosed):
-                        await client.flush()
+                        await core.flush()
             finally:
-                client._remove_sink(self)
+                core.router.remove(self)
                 self.ended(None)
         runner = self._runner
         # A callback that drains its own subscription can't be waited for.
         if runner is not None and runner is not asker:
-            _, unfinished = await asyncio.wait([runner], timeout=client.options.drain_timeout)
+            _, unfinished = await asyncio.wait([runner], timeout=core.options.drain_timeout)
             if unfinished:
                 runner.cancel()
                 raise DrainTimeout(
                     f"callback of {self.subject!r} left {len(self._pending)} messages "
-                    f"after drain_timeout={client.options.drain_timeout:g}s"
+                    f"after drain_timeout={core.options.drain_timeout:g}s"
                 )
 
     async def __aenter__(self) -> Subscription:
@@ -273,7 +273,7 @@ class Subscription(Sink):
                 self._wake()
         if self.limit and self.received >= self.limit:
             # The server has ended it by itself after the UNSUB with this limit.
-            self.client._remove_sink(self, tell_server=False)
+            self.core.router.remove(self, tell_server=False)
             self.ended(None)
 
     def ended(self, error: JetsparkError | None) -> None:
@@ -286,10 +286,14 @@ class Subscription(Sink):
     def link_lost(self, error: JetsparkError) -> None:
         if self.asked:
             # The request or its answers went with the link; to wait for them would end in silence.
-            self.client._remove_sink(self, tell_server=False)
+            self.core.router.remove(self, tell_server=False)
             self.ended(
                 ConnectionLost(f"connection lost while waiting for answers to {self.asked!r}: {error}")
             )
+
+    def detach(self) -> None:
+        """The callback drains its own subscription: it can't be waited for."""
+        self._runner = None
 
     # Internals
 
@@ -321,7 +325,7 @@ class Subscription(Sink):
         starts = lost > 0 and not self._dropping
         self._dropping = lost > 0
         if starts:
-            self.client._emit(
+            self.core.emit(
                 SlowConsumer(
                     self.subject,
                     self.sid,
@@ -366,7 +370,7 @@ class Subscription(Sink):
 
     def _failed(self, error: BaseException) -> None:
         what = f"callback of the subscription to {self.subject!r} raised"
-        self.client._callback_failed(what, self.subject, error)
+        self.core.callback_failed(what, self.subject, error)
 
     async def _run_callback(self, callback: Callback) -> None:
         pending = self._pending

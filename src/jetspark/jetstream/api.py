@@ -14,7 +14,7 @@ from jetspark.wire.subjects import validate_subject
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
 
 DEFAULT_PREFIX = "$JS.API"
@@ -26,9 +26,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class Api:
     """API requests under one prefix. Shared by the context and the handles made from it."""
 
-    def __init__(
-        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
-    ) -> None:
+    def __init__(self, core: Core, *, domain: str | None, api_prefix: str | None, timeout: float) -> None:
         if domain is not None and api_prefix is not None:
             raise InvalidArgument("api_prefix", api_prefix, f"excludes domain={domain!r}; give one of them")
         if domain is not None:
@@ -43,7 +41,7 @@ class Api:
             self.prefix = DEFAULT_PREFIX
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-        self.client = client
+        self.core = core
         self.timeout = float(timeout)
 
     def subject(self, operation: str) -> str:
@@ -56,15 +54,15 @@ class Api:
         """Send a request and return the raw answer. Nobody there is JetStreamNotEnabled."""
         subject = self.subject(operation)
         seconds = self.timeout if timeout is None else timeout
-        self.client._trust_subject(subject)
+        self.core.outbox.trust_subject(subject)
         try:
-            return await self.client.request(
+            return await self.core.request(
                 subject, _encode(body) if body is not None else b"", timeout=seconds
             )
         except NoRespondersError:
             raise JetStreamNotEnabled.no_responders(subject) from None
         except RequestTimeout:
-            reason = self.client._absence() or (
+            reason = self.core.absence() or (
                 "the server is busy, has no leader right now, or permissions keep the answer away; "
                 "retry, or raise timeout"
             )

@@ -42,12 +42,13 @@ class Consumer:
         self._info = info
         config = info.config
         self._target = PullTarget(
-            js._client,
+            js._core,
             js._api.subject(f"CONSUMER.MSG.NEXT.{info.stream_name}.{info.name}"),
             acks=config.ack_policy != AckPolicy.NONE,
             api_timeout=js._api.timeout,
             pinned=config.priority_policy == PriorityPolicy.PINNED_CLIENT,
             max_waiting=config.max_waiting,
+            message=js._kinds.message,
         )
         self._stash = Stash(self._target, config.ack_wait, config.max_deliver)
 
@@ -350,19 +351,20 @@ class Consumer:
         return sink
 
     def _new_push_sink(self, options: PushOptions, tell: ErrorListener) -> PushSink:
-        client = self._target.client
-        # Threads read another kind of sink.
-        kind: type[PushSink] = getattr(client, "_push_sink_class", PushSink)
-        target = PushTarget(client, self._info.config, api_timeout=self._target.api_timeout)
-        sink = kind(target, options, tell)
+        kinds = self._js._kinds
+        target = PushTarget(
+            self._js._core,
+            self._info.config,
+            api_timeout=self._target.api_timeout,
+            message=kinds.message,
+        )
+        sink = kinds.push_sink(target, options, tell)
         sink.look_up = self.info
         sink.names = (self.stream_name, self.name)
         return sink
 
     def _new_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
-        # Threads read another kind of sink.
-        kind: type[PullSink] = getattr(self._target.client, "_pull_sink_class", PullSink)
-        return kind(self._target, options, tell)
+        return self._js._kinds.pull_sink(self._target, options, tell)
 
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
         from jetspark.jetstream.consume.columnar import ColumnarSink  # only for those who use columns

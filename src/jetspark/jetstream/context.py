@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from jetspark.connection.client import core_of
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.advisory.dead_letters import DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories
 from jetspark.jetstream.api import Api
+from jetspark.jetstream.asyncio_kinds import KINDS
 from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
 from jetspark.jetstream.consumer import Consumer
@@ -47,12 +49,14 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.consume.consume import ErrorListener, Handler
     from jetspark.jetstream.flow.fast import IngestGap
+    from jetspark.jetstream.kinds import JetStreamKinds
     from jetspark.jetstream.models.advisories import Advisory
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.wire.info import ServerInfo
 
 # Requests of one call that wait for their answers at the same time.
 _AT_ONCE = 32
@@ -62,10 +66,22 @@ class JetStream:
     """The JetStream API of one account, domain or API prefix. Made by ``nc.jetstream()``."""
 
     def __init__(
-        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
+        self,
+        connection: Connection,
+        *,
+        domain: str | None,
+        api_prefix: str | None,
+        timeout: float,
+        kinds: JetStreamKinds | None = None,
     ) -> None:
-        self._api = Api(client, domain=domain, api_prefix=api_prefix, timeout=timeout)
-        self._client = client
+        self._core = core_of(connection)
+        self._api = Api(self._core, domain=domain, api_prefix=api_prefix, timeout=timeout)
+        self._kinds = kinds or KINDS
+
+    @property
+    def server_info(self) -> ServerInfo:
+        """The last INFO of the server that the connection is or was connected to."""
+        return self._core.info
 
     @property
     def api_prefix(self) -> str:
@@ -298,9 +314,9 @@ class JetStream:
         Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
         :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
         """
-        # Threads have another kind.
-        kind: type[PushSubscription] = getattr(self._client, "_push_subscription_class", PushSubscription)
-        subscription = kind(self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error)
+        subscription: PushSubscription = self._kinds.push_subscription(
+            self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
+        )
         options = PushOptions(
             alarm_factor=alarm_factor,
             pending_messages_limit=pending_messages_limit,
@@ -402,7 +418,7 @@ class JetStream:
         ``stream`` it has to be asked for). A kind that this version does not know is a
         :class:`GenericAdvisory`. Nothing is kept by the server: what happens before or between is not told.
         """
-        return Advisories(self._client, stream=stream, consumer=consumer, kinds=kinds)
+        return Advisories(self._core, stream=stream, consumer=consumer, kinds=kinds)
 
     def dead_letters(
         self, stream: str, consumer: str | None = None, *, terminated: bool = True
@@ -447,7 +463,7 @@ class JetStream:
         Raises :class:`NoStreamResponse` when no stream captures the subject.
         """
         return await publish(
-            self._client,
+            self._core,
             subject,
             data,
             headers=headers,
@@ -502,7 +518,7 @@ class JetStream:
         (default: the context's).
         """
         return AtomicBatch(
-            self._client,
+            self._core,
             hold=hold,
             max_messages=max_messages,
             timeout=self._api.timeout if timeout is None else timeout,
@@ -537,7 +553,7 @@ class JetStream:
         ``timeout``: seconds to wait for the answer to the first message (default: the context's).
         """
         return FastIngest(
-            self._client,
+            self._core,
             gap=gap,
             flow=flow,
             max_outstanding_acks=max_outstanding_acks,
@@ -571,7 +587,7 @@ class JetStream:
         have stored a newer one of them and not an older one. That one is sent again and stored after it.
         Where order matters more than speed, use ``window=1``, or ``Expect``.
         """
-        return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
+        return Publisher(self._core, window=window, ack_timeout=ack_timeout, retry=retry)
 
 
 def _subject_filter(subject: str | None) -> dict[str, Any]:

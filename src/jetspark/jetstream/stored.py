@@ -189,13 +189,13 @@ class _Page:
 
 
 async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -> AsyncGenerator[StoredMsg]:
-    client = api.client
+    core = api.core
     subject = api.subject(f"DIRECT.GET.{stream}")
-    inbox = client.new_inbox()
-    async with await client.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
+    inbox = core.new_inbox()
+    async with await core.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
         # A lost link or a missing permission ends it with that name instead of a time-out.
         answers.asked = subject
-        client._pub(subject, msgspec.json.encode(body), inbox, own_reply=True)
+        core.outbox.publish(subject, msgspec.json.encode(body), inbox, own_reply=True)
         while True:
             try:
                 answer = await answers.next(timeout=api.timeout)

@@ -108,13 +108,13 @@ class ConsumeBase:
         if self._on_error is not None:
             sink = self._started()
             what = f"on_error of {sink.label} raised on {type(error).__name__}"
-            call_listener(self._on_error, error, what, sink.client._loop, self._listening)
+            call_listener(self._on_error, error, what, sink.core.loop, self._listening)
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained: readers get what has arrived, and can still ack it."""
         sink = self._started()
         sink.drain()
-        timeout = sink.client.options.drain_timeout
+        timeout = sink.core.options.drain_timeout
         if not await sink.takers.finished(asker, timeout):
             raise DrainTimeout(
                 f"reader of {sink.label} left {len(sink.buffer)} messages, or works on the last one, "
@@ -257,7 +257,7 @@ class ConsumeCallback(ConsumeBase):
         # A callback that drains its own connection can't be waited for.
         if asker in self._workers or not self._workers:
             return
-        timeout = sink.client.options.drain_timeout
+        timeout = sink.core.options.drain_timeout
         _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
         if unfinished:
             raise DrainTimeout(

@@ -23,8 +23,9 @@ from jetspark.jetstream.message import Message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.flow.actions import Action, Actions
+    from jetspark.wire.parser import Factory
 
 logger = get_logger("jetstream")
 
@@ -50,19 +51,20 @@ class Machine(Protocol):
 class FlowSink(Sink):
     """One subscription with its machine and its buffer. Subclasses set ``flow``."""
 
-    client: Connection
+    core: Core
 
     flow: Machine
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         subject: str,
         queue: str = "",
+        message: Factory = Message,
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
-        super().__init__(client, subject, queue)
-        self.factory = getattr(client, "_consumer_message_class", Message)
+        super().__init__(core, subject, queue)
+        self.factory = message
         self.buffer: deque[Any] = deque()
         self.error: JetsparkError | None = None
         self.done = False
@@ -93,8 +95,8 @@ class FlowSink(Sink):
 
     def start(self) -> None:
         """Subscribe and start the machine."""
-        self.client._check_open()
-        self.client._add_sink(self)
+        self.core.check_open()
+        self.core.router.add(self)
         self._perform(self.flow.start(self._now()))
         self._arm()
 
@@ -220,12 +222,14 @@ class FlowSink(Sink):
 
     def callback_failed(self, failure: JetsparkError, what: str, error: BaseException) -> None:
         """User code raised: tell the loop's exception handler and whoever listens. For any thread."""
-        report_failure(self.client._loop, what, error)
+        report_failure(self.core.loop, what, error)
         self._notify(failure)
 
     def _notify(self, warning: JetsparkError) -> None:
         if self._on_warning is not None:
             self._on_warning(warning)
+        if self.core.observer is not None:
+            self.core.observer.warned(warning)
 
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if self.done:
@@ -237,8 +241,8 @@ class FlowSink(Sink):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.client._remove_sink(self)
-        self.client._drained_sinks.discard(self)
+        self.core.router.remove(self)
+        self.core.router.drained.discard(self)
         self._wake()
         if self.on_done is not None:
             self.on_done()
@@ -250,7 +254,7 @@ class FlowSink(Sink):
                 waiter.set_result(None)
 
     def _now(self) -> float:
-        return self.client._loop.time()
+        return self.core.loop.time()
 
     def _arm(self) -> None:
         """Set the timer to the machine's next deadline; an earlier timer may fire and look again."""
@@ -265,7 +269,7 @@ class FlowSink(Sink):
                 return
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self.client._loop.call_at(due, self._on_timer)
+        self._timer = self.core.loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

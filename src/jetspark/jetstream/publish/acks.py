@@ -17,16 +17,16 @@ from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.flow.publish import PublishFlow, contents
 from jetspark.jetstream.models.puback import PubAck, decode_puback
-from jetspark.jetstream.publish.many import AckBatch, frame
+from jetspark.jetstream.publish.many import AckBatch
 from jetspark.jetstream.publish.stats import PublisherStats
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, PackedColumns
-from jetspark.wire.commands import MAX_TARGET
+from jetspark.wire.commands import MAX_TARGET, encode_pub
 
 if TYPE_CHECKING:
     import asyncio
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.flow.publish import Flight
     from jetspark.wire.columns import AnyColumns
 
@@ -41,11 +41,12 @@ Settled = tuple["Flight", PubAck | JetsparkError]
 class PendingAcks(Sink):
     """See the module. The publisher is one of these, which takes messages."""
 
-    client: Connection
+    core: Core
 
-    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
-        self._base = client.new_inbox() + "."
-        super().__init__(client, self._base + "*")
+    def __init__(self, core: Core, *, window: int, ack_timeout: float, retry: bool) -> None:
+        self._base = core.new_inbox() + "."
+        super().__init__(core, self._base + "*")
+        self._outbox = core.outbox
         self._base_bytes = self._base.encode()
         # What the server takes in one line.
         self._longest_prefix = MAX_TARGET - len(self._base_bytes) - _SERIAL_DIGITS - 1
@@ -91,7 +92,7 @@ class PendingAcks(Sink):
     def deliver(self, items: list[Any], nbytes: int) -> None:
         flow, cut = self._flow, len(self._base)
         settled: list[Settled] = []
-        now = self.client._loop.time()
+        now = self.core.loop.time()
         with self._guard:
             for message in items:
                 token = message.subject[cut:]
@@ -129,7 +130,7 @@ class PendingAcks(Sink):
 
     def link_restored(self) -> None:
         with self._guard:
-            self._flow.link_restored(self.client._loop.time())
+            self._flow.link_restored(self.core.loop.time())
             settled = self._pump()
         self._finish(settled)
         self._wake_connected()
@@ -149,12 +150,12 @@ class PendingAcks(Sink):
         if timer is None or timer.when() != deadline:
             if timer is not None:
                 timer.cancel()
-            self._timer = self.client._loop.call_at(deadline, self._on_timer)
+            self._timer = self.core.loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
         assert self._timer is not None
         # The loop may call a little early, by the resolution of its clock.
-        now = max(self.client._loop.time(), self._timer.when())
+        now = max(self.core.loop.time(), self._timer.when())
         self._timer = None
         with self._guard:
             self._flow.on_timer(now)
@@ -165,21 +166,21 @@ class PendingAcks(Sink):
 
     def _pump(self) -> list[Settled]:
         """Send what is due. The guard is held; give the result to ``_finish`` when it is not."""
-        flow, client = self._flow, self.client
+        flow, outbox = self._flow, self._outbox
         failed: list[Settled] = []
         while flow.recovering and (due := flow.due()):
             for serial, flight, first in due:
                 data, block = contents(flight)
                 size = len(data) + len(block or b"")
-                if size > client._max_payload:
+                if size > outbox.max_payload:
                     # The server connected now takes less than the one before.
-                    too_large = MaxPayloadExceeded(size, client._max_payload)
-                    refused = flow.refused(serial, client._loop.time(), too_large, try_again=False)
+                    too_large = MaxPayloadExceeded(size, outbox.max_payload)
+                    refused = flow.refused(serial, self.core.loop.time(), too_large, try_again=False)
                     if refused is not None:
                         failed.append(refused)
                     continue
-                prefix = client._prefixes.get(flight[1]) or client._remember_prefix(flight[1])
-                client._send_once(frame(prefix, self._base_bytes, serial, data, block))
+                prefix = outbox.prefixes.get(flight[1]) or outbox.remember_prefix(flight[1])
+                outbox.send_once(encode_pub(prefix, self._base_bytes, serial, data, block))
                 if not first:
                     self._stats.resent += 1
         return failed + flow.take_failed()

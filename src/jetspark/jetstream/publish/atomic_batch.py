@@ -23,8 +23,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.connection.core import FLUSH_AT, HeadersLike
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.sink import Sink
 from jetspark.errors import (
@@ -51,7 +51,7 @@ from jetspark.wire.subjects import validate_subject
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.models.schedule import Schedule
 
 MAX_MESSAGES = 1000
@@ -71,16 +71,16 @@ class AtomicBatch(Sink):
     The end of the block commits; leaving it by an exception discards the batch.
     """
 
-    client: Connection
+    core: Core
 
-    def __init__(self, client: Connection, *, hold: int, max_messages: int, timeout: float) -> None:
+    def __init__(self, core: Core, *, hold: int, max_messages: int, timeout: float) -> None:
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidArgument(field, value, f"must be an integer, {least} or more")
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-        self._base = client.new_inbox() + "."
-        super().__init__(client, self._base + "*")
+        self._base = core.new_inbox() + "."
+        super().__init__(core, self._base + "*")
         self._cut = len(self._base)
         self._id = next_nuid()
         self._hold = hold
@@ -125,7 +125,7 @@ class AtomicBatch(Sink):
         return f"AtomicBatch({self._id!r}, count={self._count}, {self._finished or 'open'})"
 
     async def __aenter__(self) -> Self:
-        self.client._check_open()
+        self.core.check_open()
         return self
 
     async def __aexit__(
@@ -182,8 +182,8 @@ class AtomicBatch(Sink):
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)
-        if size + _COMMIT_SIZE > self.client._max_payload:
-            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self.client._max_payload)
+        if size + _COMMIT_SIZE > self.core.outbox.max_payload:
+            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self.core.outbox.max_payload)
         self._count += 1
         self._subjects.add(subject)
         if msg_id is not None:
@@ -207,7 +207,7 @@ class AtomicBatch(Sink):
             await self._send_held()
             async with self._sending:
                 subject, data, block = self._held.pop()
-                idle = self.client._loop.time() - self._last_sent if self._sent else 0.0
+                idle = self.core.loop.time() - self._last_sent if self._sent else 0.0
                 self._committing = True
                 ack = await self._ask(subject, data, extend_block(block, _COMMIT), idle)
             if ack is None:
@@ -225,10 +225,11 @@ class AtomicBatch(Sink):
         """Give the batch up; nothing of it is stored. Does nothing once it is committed or discarded."""
         if self._finished:
             return
-        if self._staged and self.client.is_connected:
+        if self._staged and self.core.is_connected:
             # A gap makes the server drop what it has staged now, not after its time-out: a stream has room
             # for 50 open batches only.
-            self.client._pub(self._first_subject, b"", "", encode_headers(self._place(self._sent + 2)))
+            gap = encode_headers(self._place(self._sent + 2))
+            self.core.outbox.publish(self._first_subject, b"", "", gap)
         self._close("discarded")
 
     # What the connection calls
@@ -289,7 +290,7 @@ class AtomicBatch(Sink):
             raise ConnectionClosed(f"the atomic batch was {self._finished}; begin another")
         if self._committing:
             raise ConnectionClosed("the atomic batch is being committed; begin another")
-        self.client._check_open()
+        self.core.check_open()
 
     def _block(
         self,
@@ -339,7 +340,7 @@ class AtomicBatch(Sink):
 
     async def _send_held(self) -> None:
         """Send everything but the last message."""
-        client = self.client
+        core = self.core
         try:
             async with self._sending:
                 if not self._sent and len(self._held) > 1:
@@ -353,8 +354,8 @@ class AtomicBatch(Sink):
                     if self._error is not None:
                         raise self._error
                     self._transmit(subject, data, block)
-                    if client._out_size >= FLUSH_AT:
-                        await client._give_way()
+                    if core.outbox.size >= FLUSH_AT:
+                        await core.outbox.give_way()
         except JetsparkError as error:
             self._fail(error)
             raise
@@ -365,13 +366,13 @@ class AtomicBatch(Sink):
     def _transmit(self, subject: str, data: bytes, block: HeaderBlock) -> int:
         number = self._sent + 1
         if not self.sid:
-            self.client._add_sink(self)
-        self.client._pub(subject, data, f"{self._base}{number}", block, own_reply=True)
+            self.core.router.add(self)
+        self.core.outbox.publish(subject, data, f"{self._base}{number}", block, own_reply=True)
         self._sent = number
         size = len(data) + len(block)
         self._flights[number] = (subject, size)
         self._in_flight += size
-        self._last_sent = self.client._loop.time()
+        self._last_sent = self.core.loop.time()
         return number
 
     async def _ask(self, subject: str, data: bytes, block: HeaderBlock, idle: float) -> PubAck | None:
@@ -379,7 +380,7 @@ class AtomicBatch(Sink):
         attempt = 0
         while True:
             number = self._transmit(subject, data, block)
-            answer: asyncio.Future[PubAck | None] = self.client._loop.create_future()
+            answer: asyncio.Future[PubAck | None] = self.core.loop.create_future()
             self._answers[number] = answer
             try:
                 async with asyncio.timeout(self._timeout):
@@ -443,7 +444,7 @@ class AtomicBatch(Sink):
     async def _wait_room(self) -> None:
         if self._error is not None:
             raise self._error
-        self._room = self.client._loop.create_future()
+        self._room = self.core.loop.create_future()
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room
@@ -467,4 +468,4 @@ class AtomicBatch(Sink):
         self._held.clear()
         self._flights.clear()
         if self.sid:
-            self.client._remove_sink(self)
+            self.core.router.remove(self)

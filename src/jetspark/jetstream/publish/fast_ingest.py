@@ -15,7 +15,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from jetspark._log import fields, get_logger
-from jetspark.connection.core import FLUSH_AT, HeadersLike
+from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
 
@@ -56,11 +56,11 @@ class FastIngest(Sink):
     what was sent stays in the stream.
     """
 
-    client: Connection
+    core: Core
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         *,
         gap: GapMode,
         flow: int,
@@ -88,8 +88,8 @@ class FastIngest(Sink):
         if on_gap is not None and not callable(on_gap):
             raise InvalidArgument("on_gap", on_gap, "must be a function that takes an IngestGap")
         # An inbox of its own, as the ADR asks: once it is gone the server spares itself all further answers.
-        inbox = client.new_inbox()
-        super().__init__(client, inbox + ".>")
+        inbox = core.new_inbox()
+        super().__init__(core, inbox + ".>")
         self._id = inbox.rpartition(".")[2]
         self._base = f"{inbox}.{flow}.{gap}."
         self._cut = len(self._base)
@@ -100,7 +100,7 @@ class FastIngest(Sink):
             outstanding=max_outstanding_acks,
             ping_interval=float(ping_interval),
             ack_timeout=float(ack_timeout),
-            now=client._loop.time(),
+            now=core.loop.time(),
         )
         self._gap = gap
         self._subject = ""
@@ -145,8 +145,8 @@ class FastIngest(Sink):
     async def __aenter__(self) -> Self:
         if self._open or self._flow.state is not State.NEW:
             raise ConnectionClosed("a fast-ingest batch can be used once; begin another")
-        self.client._check_open()
-        self.client._add_sink(self)
+        self.core.check_open()
+        self.core.router.add(self)
         self._open = True
         return self
 
@@ -156,7 +156,7 @@ class FastIngest(Sink):
         try:
             if kind is None:
                 await self._commit()
-            elif self._flow.state is State.OPEN and self.client.is_connected:
+            elif self._flow.state is State.OPEN and self.core.is_connected:
                 # Frees the server's side now instead of after its time-out. Nobody waits for the answer.
                 with contextlib.suppress(JetsparkError):
                     self._send(END)
@@ -198,18 +198,18 @@ class FastIngest(Sink):
                 return await self._begin(subject, data, block)
             await self._wait_room()
         number = flow.sent + 1
-        client = self.client
-        client._pub(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
+        core = self.core
+        core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
         flow.sent = number
-        if client._out_size >= FLUSH_AT:
-            await client._give_way()
+        if core.outbox.size >= FLUSH_AT:
+            await core.outbox.give_way()
         return number
 
     # What the connection calls
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         flow = self._flow
-        now = self.client._loop.time()
+        now = self.core.loop.time()
         for message in items:
             tokens = message.subject[self._cut :].split(".")
             if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
@@ -245,15 +245,15 @@ class FastIngest(Sink):
         """Send the first message and wait for the flow that the server grants."""
         if not self._open:
             raise ConnectionClosed("the fast-ingest batch is not open; use it with 'async with'")
-        flow, client = self._flow, self.client
+        flow, core = self._flow, self.core
         self._beginning = True
         try:
             for attempt in range(DEFAULT_RETRIES + 1):
                 if attempt:
                     await asyncio.sleep(DEFAULT_RETRY_WAIT)
-                client._pub(subject, data, f"{self._base}1.{START}.$FI", block, own_reply=True)
+                core.outbox.publish(subject, data, f"{self._base}1.{START}.$FI", block, own_reply=True)
                 self._subject = subject
-                flow.on_start(client._loop.time())
+                flow.on_start(core.loop.time())
                 if self._timer is None:
                     self._set_timer()
                 try:
@@ -277,7 +277,7 @@ class FastIngest(Sink):
         flow = self._flow
         if flow.state is State.NEW:
             return
-        self._perform(flow.on_commit(self.client._loop.time()))
+        self._perform(flow.on_commit(self.core.loop.time()))
         while flow.state is not State.DONE:
             await self._wait()
         if flow.error is not None:
@@ -293,7 +293,7 @@ class FastIngest(Sink):
         await self._wait()
 
     async def _wait(self) -> None:
-        waiter = self.client._loop.create_future()
+        waiter = self.core.loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
@@ -311,13 +311,13 @@ class FastIngest(Sink):
 
     def _send(self, operation: int) -> None:
         number = self._flow.sent + (operation == END)
-        self.client._pub(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
+        self.core.outbox.publish(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Report):
                 self._report(action.gap)
-            elif self.client.is_connected:
+            elif self.core.is_connected:
                 # Without a link there is nobody to ask; on_link_restored asks again.
                 self._send(PING if isinstance(action, SendPing) else END)
 
@@ -329,15 +329,15 @@ class FastIngest(Sink):
             self._on_gap(gap)
         except Exception as error:
             what = f"on_gap of fast-ingest batch {self._id} raised"
-            self.client._callback_failed(what, self.subject, error)
+            self.core.callback_failed(what, self.subject, error)
 
     def _set_timer(self) -> None:
         if self._open and self._flow.state is not State.DONE:
-            loop = self.client._loop
+            loop = self.core.loop
             self._timer = loop.call_at(self._flow.next_deadline(), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._perform(self._flow.on_timer(self.client._loop.time()))
+        self._perform(self._flow.on_timer(self.core.loop.time()))
         self._wake()
         self._set_timer()
 
@@ -345,7 +345,7 @@ class FastIngest(Sink):
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
-        self.client._remove_sink(self)
+        self.core.router.remove(self)
         if self._flow.state is not State.DONE:
             self._flow.on_failure(ConnectionClosed("the fast-ingest batch was closed"))
         self._wake()

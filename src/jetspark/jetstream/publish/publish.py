@@ -16,8 +16,8 @@ from jetspark.wire.headers import Headers
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.core import Core
+    from jetspark.connection.outbox import HeadersLike
 
 # ADR-22: what to do when no stream answers, as happens while a leader is elected.
 DEFAULT_RETRIES = 2
@@ -133,7 +133,7 @@ def publish_headers(
 
 
 async def publish(
-    client: Connection,
+    core: Core,
     subject: str,
     data: bytes,
     *,
@@ -153,13 +153,34 @@ async def publish(
         raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-    all_headers = publish_headers(
-        headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
-    )
+    observer = core.observer
+    if observer is None:
+        typed = publish_headers(
+            headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+        )
+        return await _publish(core, subject, data, typed, timeout, retries, retry_wait)
+    with observer.publishing("jetstream", subject, data, headers, msg_id) as sending:
+        typed = publish_headers(
+            sending.headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+        )
+        ack = await _publish(core, subject, data, typed, timeout, retries, retry_wait)
+    sending.done(ack)
+    return ack
+
+
+async def _publish(
+    core: Core,
+    subject: str,
+    data: bytes,
+    headers: Headers | None,
+    timeout: float,
+    retries: int,
+    retry_wait: float,
+) -> PubAck:
     attempt = 0
     while True:
         try:
-            answer = await client.request(subject, data, timeout=timeout, headers=all_headers)
+            answer = await core.request(subject, data, timeout=timeout, headers=headers)
             return PubAck.from_response(answer.data)
         except NoRespondersError:
             # Nobody got it, so sending it again can't double it.

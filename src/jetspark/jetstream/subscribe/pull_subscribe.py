@@ -163,7 +163,7 @@ class PullSubscription:
         self._closed = True
         for sink in list(self._active):
             sink._finish(PullSubscriptionClosed(self._subject), discard=False)
-        if self._owned and self._consumer._target.client.is_connected:
+        if self._owned and self._consumer._target.core.is_connected:
             with contextlib.suppress(ConsumerNotFound):  # its inactive_threshold was faster
                 await self._consumer.delete()
 
