@@ -35,6 +35,7 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jetspark.connection.client import core_of
+from jetspark.connection.message import owner_of
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.jetstream.publish.many import Publishing
@@ -334,7 +335,7 @@ def _see(thing: Any, name: str, trace_it: Callable[[Any], None]) -> None:
 
 def _core_of_message(message: Any) -> Core:
     """The core of the connection that the message came from."""
-    owner = message._owner
+    owner = owner_of(message)
     core: Core | None = getattr(owner, "core", None)
     return core_of(owner) if core is None else core
 

@@ -17,7 +17,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src" / "jetspark"
 
 # The reaches that are left. The number may only go down.
-CEILING = 62
+CEILING = 5
 
 # By package, the variables and attributes that hold an object of another package.
 FOREIGN = {
@@ -37,8 +37,12 @@ ALLOWED = {
 PATCHING = {"setattr", "delattr"}
 
 
+# The public methods of named tuples have an underscore, so that they never meet a field.
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
+
+
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and not name.startswith("__") and name not in OF_NAMED_TUPLES
 
 
 def defined(tree: ast.AST) -> set[str]:

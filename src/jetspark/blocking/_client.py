@@ -102,6 +102,10 @@ class ThreadSubscription(Subscription):
 
     # In threads of user code
 
+    def refuse_callback(self) -> None:
+        """Raise when there is a callback, which reads in place of others."""
+        self._refuse_callback()
+
     def read(self) -> Iterator[Msg]:
         """Yield messages until the subscription ends."""
         owner = self.engine_core.pid

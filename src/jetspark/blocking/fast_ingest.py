@@ -40,6 +40,26 @@ class ThreadFastIngest(AsyncFastIngest):
             self.core.outbox.gather()
             super()._send(operation)
 
+    def take(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
+        """In a thread: send a message and return its number; 0 when there is no room."""
+        flow = self._flow
+        with self.order:
+            if flow.sent >= flow.limit:
+                return 0
+            number = flow.sent + 1
+            self.core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
+            flow.sent = number
+            return number
+
+    def check_begun(self) -> None:
+        """Raise when the batch was never opened."""
+        if self._flow.state is State.NEW and not self._open:
+            raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
+
+    async def abandon(self) -> None:
+        """End it without a commit."""
+        self._close()
+
     async def make_room(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
         """Begin the batch with this message, whose number is returned, or wait for room and return 0."""
         flow = self._flow
@@ -88,11 +108,8 @@ class FastIngest(Facade[ThreadFastIngest]):
         return self._target.ack
 
     def __enter__(self) -> Self:
-        self._start(self._target.__aenter__, self._abandon)
+        self._start(self._target.__aenter__, self._target.abandon)
         return self
-
-    async def _abandon(self) -> None:
-        self._target._close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,16 +150,8 @@ class FastIngest(Facade[ThreadFastIngest]):
                 headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
             )
             block = None if typed is None else encode_headers(typed)
-        flow = target._flow
-        while True:
-            with target.order:
-                if flow.sent < flow.limit:
-                    number = flow.sent + 1
-                    core.outbox.publish(subject, data, f"{target._base}{number}.1.$FI", block, own_reply=True)
-                    flow.sent = number
-                    break
-            if flow.state is State.NEW and not target._open:
-                raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
+        while not (number := target.take(subject, data, block)):
+            target.check_begun()
             number = self._run(target.make_room, subject, data, block)
             if number:
                 return number

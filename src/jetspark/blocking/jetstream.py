@@ -8,7 +8,7 @@ from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.advisories import Advisories, DeadLetters
-from jetspark.blocking.atomic_batch import AtomicBatch
+from jetspark.blocking.atomic_batch import AtomicBatch, ThreadAtomicBatch
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.fast_ingest import FastIngest, ThreadFastIngest
 from jetspark.blocking.ordered import OrderedConsumer
@@ -330,7 +330,12 @@ class JetStream(Facade[AsyncJetStream]):
         max_messages: int = MAX_MESSAGES,
         timeout: float | None = None,
     ) -> AtomicBatch:
-        target = self._target.atomic_batch(hold=hold, max_messages=max_messages, timeout=timeout)
+        target = ThreadAtomicBatch(
+            self._core,
+            hold=hold,
+            max_messages=max_messages,
+            timeout=self._target.timeout if timeout is None else timeout,
+        )
         return AtomicBatch(self._engine, target)
 
     @documented_by(

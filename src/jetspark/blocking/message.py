@@ -11,6 +11,7 @@ from jetspark.connection.message import Msg as AsyncMsg
 from jetspark.connection.message import MsgBase
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consume.fetch import MessageBatch as AsyncMessageBatch
+from jetspark.jetstream.consume.fetch import collecting
 from jetspark.jetstream.message import ACK, PROGRESS, MessageBase, nak_body, term_body
 from jetspark.jetstream.message import Message as AsyncMessage
 
@@ -86,7 +87,7 @@ class Message(MessageBase, eq=False, gc=False):
         request: Fetch = call(
             self, n, expires=expires, no_wait=no_wait, idle_heartbeat=idle_heartbeat, group=group
         )
-        return take_batch(self._core.engine, request._collect, request._stash)
+        return take_batch(self._core.engine, *collecting(request))
 
     @property
     def _core(self) -> Yielding:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._acks import AckFuture
-from jetspark.blocking._facade import Facade
+from jetspark.blocking._facade import Facade, inside
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
 from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish.publisher import Publisher as AsyncPublisher
 from jetspark.jetstream.publish.publisher import encode_options
+from jetspark.jetstream.publish.publisher import publish_columns as async_publish_columns
 from jetspark.jetstream.publish.stats import PublisherFull
 
 if TYPE_CHECKING:
@@ -60,6 +61,18 @@ class ThreadPublisher(AsyncPublisher):
         with self._guard:
             return cast("Future[PubAck]", self._submit(subject, data, block, msg_id))
 
+    def raise_failures(self) -> None:
+        """Raise what failed since the last flush."""
+        self._raise_failures()
+
+    async def wait_connected(self, full: OutboundBufferFull) -> None:
+        """Wait for the connection; raise ``full`` when it does not come in time."""
+        await self._wait_connected(full)
+
+    async def end(self) -> None:
+        """End it; what has no ack fails."""
+        self._close(ConnectionClosed("the publisher was closed before the ack came"))
+
     def _send_due_soon(self) -> None:
         # In a thread, which may not settle anything.
         self.core.loop.call_soon_threadsafe(self._send_due)
@@ -97,7 +110,7 @@ class Publisher(Facade[ThreadPublisher]):
         return self._target.stats
 
     def __enter__(self) -> Self:
-        self._start(self._target.__aenter__, self._close)
+        self._start(self._target.__aenter__, self._target.end)
         return self
 
     def __exit__(
@@ -110,7 +123,7 @@ class Publisher(Facade[ThreadPublisher]):
                 self.flush()
         finally:
             if not self._engine.is_stopped:
-                self._engine.finish(self._close)
+                self._engine.finish(self._target.end)
 
     @documented_by(AsyncPublisher.publish)
     def publish(
@@ -133,7 +146,7 @@ class Publisher(Facade[ThreadPublisher]):
             except PublisherFull:
                 target.blocked.wait(target.has_room)
             except OutboundBufferFull as full:
-                self._run(target._wait_connected, full)
+                self._run(target.wait_connected, full)
 
     @documented_by(AsyncPublisher.publish_nowait)
     def publish_nowait(
@@ -169,16 +182,16 @@ class Publisher(Facade[ThreadPublisher]):
         made = list(messages) if isinstance(messages, Iterable) else messages
         return self._run(self._target.publish_many, made)
 
-    def _publish_columns(self, columns: Columns) -> AckBatch:
-        return self._run(self._target._publish_columns, columns)
-
     @documented_by(AsyncPublisher.flush)
     def flush(self) -> None:
         if self._engine.is_stopped:
             # Closed with the connection: nothing is pending, and what failed is known.
-            self._target._raise_failures()
+            self._target.raise_failures()
         else:
             self._run(self._target.flush)
 
-    async def _close(self) -> None:
-        self._target._close(ConnectionClosed("the publisher was closed before the ack came"))
+
+def publish_columns(publisher: Publisher, columns: Columns) -> AckBatch:
+    """See :func:`jetspark.jetstream.publish.publisher.publish_columns`; for our own packages."""
+    engine, target = inside(publisher)
+    return engine.run(async_publish_columns, target, columns)

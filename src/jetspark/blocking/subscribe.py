@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.errors import RequestTimeout
+from jetspark.errors import JetsparkError, RequestTimeout
 from jetspark.jetstream.subscribe.subscribe import PushSubscription as AsyncPushSubscription
 from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 
@@ -55,6 +55,18 @@ class ThreadPushSubscription(AsyncPushSubscription):
     def sink(self) -> PushedToThreads:
         """What threads read from."""
         return cast("PushedToThreads", self._started)
+
+    def end(self) -> JetsparkError | None:
+        """The error to raise at the end, once."""
+        return self._end()
+
+    def came_to_end(self) -> None:
+        """Everything was handed out."""
+        self._came_to_end()
+
+    def refuse_callback(self) -> None:
+        """Raise when there is a callback, which reads in place of others."""
+        self._refuse_callback()
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         # A callback that drains its own subscription can't be waited for.
@@ -238,14 +250,14 @@ class PushSubscription(Facade[AsyncPushSubscription]):
         if not self._engine.is_stopped:
             self._engine.spawn(self._delete_late)
         self._target.sink.takers.remove(threading.current_thread())
-        error = self._target._end()
+        error = self._target.end()
         if error is not None:
             raise error
 
     async def _delete_late(self) -> None:
-        self._target._came_to_end()
+        self._target.came_to_end()
 
     def _check_reader(self) -> None:
         if self._engine.pid != _process.pid:
             raise _process.forked(self._engine.pid)
-        self._target._refuse_callback()
+        self._target.refuse_callback()

@@ -140,4 +140,4 @@ class Subscription:
     def _check_reader(self) -> None:
         if self._engine.pid != _process.pid:
             raise _process.forked(self._engine.pid)
-        self._sink._refuse_callback()
+        self._sink.refuse_callback()

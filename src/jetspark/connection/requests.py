@@ -23,7 +23,7 @@ NO_RESPONDERS = b"NATS/1.0 503"
 
 def is_no_responders(message: MsgBase) -> bool:
     """Whether the message is the server's word that nobody listens."""
-    header = message._header
+    header = message.header_block
     return header is not None and not message.data and header.startswith(NO_RESPONDERS)
 
 
@@ -69,7 +69,7 @@ class RequestInbox(Sink):
             # None: timed out, cancelled, or a second answer to one request.
             if pending is None or pending.future.done():
                 continue
-            if message._header is not None and is_no_responders(message):
+            if message.header_block is not None and is_no_responders(message):
                 pending.future.set_exception(NoRespondersError(pending.subject))
             else:
                 pending.future.set_result(message)

@@ -312,7 +312,7 @@ class Subscription(Sink):
             keep = min(keep, self._messages_limit - len(self._pending))
         keep = max(0, keep)
         # Message by message: a mean would let large ones in for the price of the small ones of the run.
-        sizes = [len(item.data) + (len(item._header) if item._header else 0) for item in items]
+        sizes = [len(item.data) + (len(item.header_block) if item.header_block else 0) for item in items]
         line = (nbytes - sum(sizes)) // max(1, len(items))
         kept_bytes = kept = 0
         for size in sizes[:keep]:

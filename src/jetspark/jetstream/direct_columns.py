@@ -86,7 +86,9 @@ class _Answers(Subscription):
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         columns = Columns(self.sid, [], [], [item.data for item in items], {}, nbytes)
-        columns.headers = {row: item._header for row, item in enumerate(items) if item._header is not None}
+        columns.headers = {
+            row: item.header_block for row, item in enumerate(items) if item.header_block is not None
+        }
         self.deliver_columns(columns)
 
     async def chunk(self, timeout: float) -> AnyColumns:

@@ -14,7 +14,7 @@ import msgspec
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
 from jetspark.jetstream.models.values import Timestamp, wire_number
-from jetspark.wire.headers import Headers, decode_headers
+from jetspark.wire.headers import Headers, decode_headers, trusted_headers
 from jetspark.wire.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
@@ -242,8 +242,7 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     sequence = wire_number(added["Nats-Sequence"])
     if time is None or sequence is None:
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
-    kept = Headers()
-    kept._pairs = own  # what others stored is not ours to refuse
+    kept = trusted_headers(own)  # what others stored is not ours to refuse
     return StoredMsg(
         stream=added["Nats-Stream"],
         subject=added["Nats-Subject"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from jetspark.connection.message import owner_of
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.fetch import Fetch
 from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
@@ -42,7 +43,7 @@ class AckNext(Fetch):
     """The fetch that ``ack_next`` returns. Nothing is sent before it is awaited or iterated."""
 
     def __init__(self, message: MessageBase, options: FetchOptions) -> None:
-        owner: Any = message._owner
+        owner = owner_of(message)
         if not isinstance(owner, PullTarget):
             raise InvalidArgument("message", message.subject, "ack_next is for messages of pull consumers")
         stash = owner.stash

@@ -147,8 +147,8 @@ class ColumnarSink(PullSink):
             columns.subjects.append(item.subject.encode("utf-8", "surrogateescape"))
             columns.replies.append(item.reply.encode("utf-8", "surrogateescape"))
             columns.payloads.append(item.data)
-            if item._header is not None:
-                columns.headers[row] = item._header
+            if item.header_block is not None:
+                columns.headers[row] = item.header_block
         columns.nbytes = columns.size = columns.measure()
         return columns
 

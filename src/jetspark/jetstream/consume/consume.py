@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from jetspark._log import fields, get_logger
@@ -314,3 +315,36 @@ def tell_failure(sink: FlowSink, error: BaseException, message: Message) -> None
     """A callback raised on a message of this sink."""
     what = f"callback of {sink.label} raised on a message of {message.subject!r}"
     sink.callback_failed(HandlerFailed(error, message), what, error)
+
+
+class Inside:
+    """A consume as the facade for threads sees it, whose threads take the place of tasks."""
+
+    def __init__(self, consume: ConsumeBase) -> None:
+        self._consume = consume
+
+    @property
+    def sink(self) -> FlowSink | None:
+        """What the messages come to; None before the start."""
+        return self._consume._sink
+
+    def end(self, sink: FlowSink) -> JetsparkError | None:
+        """The error to raise at the end, once; None when the end was asked for."""
+        return self._consume._end(sink)
+
+    async def start(self) -> None:
+        """Start without tasks."""
+        await ConsumeBase.__aenter__(self._consume)
+        sink = self._consume._started()
+        sink.drain_all = partial(ConsumeBase._drain_all, self._consume)
+
+
+class InsideCallback(Inside):
+    """The same for one with a callback."""
+
+    def __init__(self, consume: ConsumeCallback) -> None:
+        super().__init__(consume)
+        self.callback = consume._callback
+        self.concurrency = consume._concurrency
+        self.failed = consume._failed
+        self.worker_ends = consume._worker_ends

@@ -137,7 +137,7 @@ class FlowSink(Sink):
     # What the connection calls
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
-        marked = [index for index, item in enumerate(items) if item._header is not None]
+        marked = [index for index, item in enumerate(items) if item.header_block is not None]
         if marked:
             self._deliver_mixed(items, marked)
         else:

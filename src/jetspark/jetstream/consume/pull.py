@@ -241,7 +241,7 @@ class PullSink(FlowSink):
         return total
 
     def _note_pin(self, item: Any) -> None:
-        pin = pin_of(item._header) if item._header is not None else ""
+        pin = pin_of(item.header_block) if item.header_block is not None else ""
         if pin and pin != self.target.pin_id:
             self.target.pin_id = pin
             self.flow.on_pin_id(pin)
@@ -365,7 +365,7 @@ class PullSink(FlowSink):
 
 def message_size(item: Any) -> int:
     """Bytes of a message as the server counts them: subject, ack reply, header block, payload (ADR-37)."""
-    subject, reply, header = item.subject, item.reply, item._header
+    subject, reply, header = item.subject, item.reply, item.header_block
     size = len(item.data) + (len(header) if header is not None else 0)
     size += len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))
     size += len(reply) if reply.isascii() else len(reply.encode("utf-8", "surrogateescape"))

@@ -229,7 +229,7 @@ class PendingAcks(Sink):
 
 def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:
     """What was answered to a publish."""
-    if message._header is not None and is_no_responders(message):
+    if message.header_block is not None and is_no_responders(message):
         return NoStreamResponse(subject)
     try:
         try:

@@ -419,7 +419,7 @@ class AtomicBatch(Sink):
 
     def _judge(self, number: int, subject: str, message: Any) -> PubAck | None:
         """What an answer means: None for a staged message, the ack of the commit, or an error."""
-        if message._header is not None and is_no_responders(message):
+        if message.header_block is not None and is_no_responders(message):
             raise NoStreamResponse(subject)
         if not message.data:
             return None

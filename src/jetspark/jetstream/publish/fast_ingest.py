@@ -215,7 +215,7 @@ class FastIngest(Sink):
             if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
                 continue  # somebody else's: no answer to anything we sent
             number, operation = int(tokens[0]), int(tokens[1])
-            if message._header is not None and is_no_responders(message):
+            if message.header_block is not None and is_no_responders(message):
                 self._perform(flow.on_no_responders(number, operation))
             else:
                 self._perform(flow.on_reply(message.data, number, operation, now))

@@ -12,7 +12,7 @@ from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.models.puback import PubAck
 from jetspark.jetstream.models.schedule import Schedule, ttl_text
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.headers import Headers
+from jetspark.wire.headers import Headers, trusted_headers
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -114,11 +114,8 @@ def publish_headers(
     if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
         # What pipelined publishers send for each message: there is nothing to merge, and the names are ours.
         check_msg_id("msg_id", msg_id)
-        result = Headers()
-        result._pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
-        if expect is not None:
-            result._pairs += expect.pairs()
-        return result
+        pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
+        return trusted_headers(pairs if expect is None else pairs + expect.pairs())
     result = Headers(headers)
     if msg_id is not None:
         check_msg_id("msg_id", msg_id)

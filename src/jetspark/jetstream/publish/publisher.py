@@ -375,3 +375,9 @@ def encode_options(
         headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
     )
     return None if typed is None else encode_headers(typed)
+
+
+async def publish_columns(publisher: Publisher, columns: Columns) -> AckBatch:
+    """``publish_many`` of messages that have at most an id for a header, at a fraction of its price; for our
+    own packages."""
+    return await publisher._publish_columns(columns)

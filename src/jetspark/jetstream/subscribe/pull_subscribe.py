@@ -293,3 +293,8 @@ def _check_fits(handle: Consumer, subject: str | None, wanted: ConsumerConfig) -
 _NOT_COMPARED = frozenset(
     {"name", "durable_name", "filter_subject", "filter_subjects", "metadata", "extra", "pause_until"}
 )
+
+
+def stash_of(subscription: PullSubscription) -> Stash:
+    """Where the messages of a fetch go that are not taken; for our own packages."""
+    return subscription._stash
