@@ -28,7 +28,7 @@ from jetspark.errors import InvalidArgument
 if TYPE_CHECKING:
     import os
     import ssl
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from types import TracebackType
 
     from jetspark._secret import Secret
@@ -100,18 +100,7 @@ class Connecting:
         self._connection: Connection | None = None
 
     async def _open(self) -> Connection:
-        return await self._start(Connection(self._options, self._jetstream_options))
-
-    async def _start(self, connection: C) -> C:
-        """Hang what observes it into the connection, then connect."""
-        if self._metrics is not None:
-            from jetspark.metrics import Meter  # only for those who count
-
-            Meter(connection, self._metrics)
-        if self._tracing is not None:
-            self._tracing.instrument(connection, core_of(connection))
-        await core_of(connection).connect_first()
-        return connection
+        return await open_with(self, Connection)
 
     def __await__(self) -> Generator[Any, None, Connection]:
         return self._open().__await__()
@@ -128,6 +117,20 @@ class Connecting:
     ) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+
+async def open_with(connecting: Connecting, make: Callable[[ConnectOptions, Mapping[str, Any]], C]) -> C:
+    """Make the connection, tell those who observe it, and connect. The blocking facade makes its own."""
+    connection = make(connecting._options, connecting._jetstream_options)
+    core = core_of(connection)
+    if connecting._metrics is not None:
+        from jetspark.metrics import Meter  # only for those who count
+
+        Meter(connection, connecting._metrics)
+    if connecting._tracing is not None:
+        core.observe(connecting._tracing.observer(core))
+    await core.connect_first()
+    return connection
 
 
 @hides_locals

@@ -1,7 +1,6 @@
 """OpenTelemetry spans, for ``connect(tracing=True)`` (extra ``otel``).
 
-Nothing here runs on a connection without it: the methods of a traced connection, and of what it makes, are
-wrapped when they are made, so those of others stay as they are.
+Nothing here runs on a connection without it: a traced connection has an observer, which is around the calls.
 
 The spans follow the messaging conventions of OpenTelemetry:
 
@@ -36,6 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from jetspark.connection.client import core_of
 from jetspark.connection.message import owner_of
+from jetspark.connection.observer import Observer, Sending, SendingMany, nothing
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.jetstream.publish.many import Publishing
@@ -43,16 +43,14 @@ from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span, TracerProvider
 
     from jetspark.connection.core import Core
     from jetspark.connection.message import MsgBase
+    from jetspark.connection.observer import Api
     from jetspark.connection.outbox import HeadersLike
 
-    # The arguments to call with, and what to do with the result.
-    Around = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], object] | None]
 
 _W3C = TraceContextTextMapPropagator()
 
@@ -128,7 +126,7 @@ class Tracing:
     @contextmanager
     def process(self, message: MsgBase, around: Context | None = None) -> Iterator[Span]:
         """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
-        attributes = self._attributes(_core_of_message(message), "process", "process", message.subject)
+        attributes = self.attributes(_core_of_message(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
         # A core subscription may get these too, and not every one can be read.
         if message.reply.startswith("$JS.ACK."):
@@ -143,12 +141,12 @@ class Tracing:
         parent = extract(message, around)
         apart = outer.is_valid and outer != trace.get_current_span(parent).get_span_context()
         links = [trace.Link(outer)] if apart else None
-        with self._span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
+        with self.span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
             yield span
         span.end()
 
     @contextmanager
-    def _span(
+    def span(
         self,
         kind: trace.SpanKind,
         attributes: dict[str, Any],
@@ -165,7 +163,7 @@ class Tracing:
             span.end()
             raise
 
-    def _attributes(self, core: Core, operation: str, kind: str, destination: str) -> dict[str, Any]:
+    def attributes(self, core: Core, operation: str, kind: str, destination: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
@@ -187,150 +185,71 @@ class Tracing:
             found["server.address"], found["server.port"] = server.url.host, server.url.port
         return found
 
-    # Wrapping
-
-    def instrument(self, connection: Any, core: Core) -> None:
-        """Trace a connection and what will be made of it; both faces of the API."""
+    def observer(self, core: Core) -> Observer:
+        """What traces one connection."""
         _traced[core] = self
-        self._trace_publish(core, connection)
-        if inspect.iscoroutinefunction(connection.request):
-            _wrap(connection, "request", functools.partial(self._request, core))
-            _wrap(connection, "subscribe", functools.partial(self._callback, core))
-        _see(connection, "jetstream", functools.partial(self._trace_jetstream, core))
+        return _Tracer(self, core)
 
-    def _trace_jetstream(self, core: Core, js: Any) -> None:
-        for name in ("publisher", "atomic_batch", "fast_ingest"):
-            _see(js, name, functools.partial(self._trace_publish, core))
-        if not inspect.iscoroutinefunction(js.publish):
-            return  # the facade, whose other calls end in those of the connection in its thread
-        self._trace_publish(core, js)
-        _wrap(js, "subscribe", functools.partial(self._callback, core))
-        for name in ("get_consumer", "_put_consumer", "create_ordered_consumer"):
-            _see(js, name, functools.partial(self._trace_consumer, core))
-        _see(js, "pull_subscribe", functools.partial(self._trace_pull, core))
 
-    def _trace_consumer(self, core: Core, consumer: Any) -> None:
-        fetching = functools.partial(self._fetch, core, consumer)
-        _wrap(consumer, "consume", functools.partial(self._callback, core))
-        _see(consumer, "_new_fetch", lambda fetch: _wrap(fetch, "_collect", fetching))
+class _Tracer(Observer):
+    """Traces one connection."""
 
-    def _trace_pull(self, core: Core, subscription: Any) -> None:
-        _wrap(subscription, "fetch", functools.partial(self._fetch, core, subscription.consumer))
-
-    def _trace_publish(self, core: Core, thing: Any) -> None:
-        for name in ("publish", "publish_nowait"):
-            if hasattr(thing, name):
-                _wrap(thing, name, functools.partial(self._publish, core))
-        if hasattr(thing, "publish_many"):
-            _wrap(thing, "publish_many", functools.partial(self._publish_many, core))
-
-    # What is around a call: each yields the arguments to call with, and what to do with the result
+    def __init__(self, tracing: Tracing, core: Core) -> None:
+        self._tracing = tracing
+        self._core = core
 
     @contextmanager
-    def _publish(
-        self,
-        core: Core,
-        subject: str,
-        *body: Any,
-        headers: Any = None,
-        operation: str = "publish",
-        **options: Any,
-    ) -> Iterator[Around]:
-        attributes = self._attributes(core, operation, "send", subject)
-        data = body[0] if body else options.get("data", options.get("payload", b""))
+    def publishing(
+        self, api: Api, subject: str, data: Any, headers: Any, msg_id: str | None = None
+    ) -> Iterator[Sending]:
+        operation = "request" if api == "request" else "publish"
+        # Not requests to JetStream's API, nor those that carry a context already.
+        if api == "request" and (str(subject).startswith("$JS.") or (headers and "traceparent" in headers)):
+            yield Sending(headers, nothing)
+            return
+        attributes = self._tracing.attributes(self._core, operation, "send", subject)
         if isinstance(data, bytes | bytearray | memoryview):
             attributes["messaging.message.body.size"] = len(data)
-        if options.get("msg_id") is not None:
-            attributes["messaging.message.id"] = options["msg_id"]
-        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
-            options["headers"] = inject(headers)
-            yield (subject, *body), options, functools.partial(_end_with, span)
+        if msg_id is not None:
+            attributes["messaging.message.id"] = msg_id
+        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
+            yield Sending(inject(headers), functools.partial(_end_with, span))
 
     @contextmanager
-    def _publish_many(self, core: Core, messages: Iterable[Publishing]) -> Iterator[Around]:
+    def publishing_many(self, messages: Iterable[Publishing]) -> Iterator[SendingMany]:
         """One span for all of them: its context is in every message."""
         many = [Publishing(*message) for message in messages]
         subjects = {message.subject for message in many}
         subject = subjects.pop() if len(subjects) == 1 else ""
-        attributes = self._attributes(core, "publish_many", "send", subject)
+        attributes = self._tracing.attributes(self._core, "publish_many", "send", subject)
         attributes["messaging.batch.message_count"] = len(many)
-        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
+        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
             traced = [message._replace(headers=inject(message.headers)) for message in many]
-            yield (traced,), {}, lambda _: span.end()
+            yield SendingMany(traced, lambda _: span.end())
 
     @contextmanager
-    def _request(
-        self, core: Core, subject: str, *body: Any, headers: Any = None, **options: Any
-    ) -> Iterator[Around]:
-        # Not those to JetStream's API, nor what carries a context already.
-        if str(subject).startswith("$JS.") or (headers and "traceparent" in headers):
-            yield (subject, *body), {**options, "headers": headers}, None
-            return
-        with self._publish(core, subject, *body, headers=headers, operation="request", **options) as traced:
-            yield traced
+    def fetching(self, stream: str, consumer: str) -> Iterator[Callable[[Any], None]]:
+        attributes = self._tracing.attributes(self._core, "fetch", "receive", stream)
+        attributes["messaging.destination.subscription.name"] = consumer
+        with self._tracing.span(trace.SpanKind.CLIENT, attributes) as span:
+            yield functools.partial(_end_with_batch, span)
 
-    @contextmanager
-    def _fetch(self, core: Core, consumer: Any, *args: Any, **options: Any) -> Iterator[Around]:
-        attributes = self._attributes(core, "fetch", "receive", consumer.stream_name)
-        attributes["messaging.destination.subscription.name"] = consumer.name
-        with self._span(trace.SpanKind.CLIENT, attributes) as span:
-            yield args, options, functools.partial(_end_with_batch, span)
-
-    @contextmanager
-    def _callback(self, core: Core, *args: Any, callback: Any = None, **options: Any) -> Iterator[Around]:
-        """A call that takes a callback: give each message that it will be called with a span."""
-        if callable(callback):
-            callback = self._handler(callback, blocking=hasattr(core, "engine"))
-        yield args, {**options, "callback": callback}, None
-
-    def _handler(self, callback: Callable[[Any], Any], *, blocking: bool) -> Callable[[Any], Any]:
+    def handling(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         # The task that runs callbacks has the context in which it was made, which is over.
-        nothing = Context()
+        context = Context()
+        tracing = self._tracing
 
         def handle_here(message: Any) -> Any:
-            with self.process(message, nothing):
+            with tracing.process(message, context):
                 return callback(message)
 
         async def handle(message: Any) -> None:
-            with self.process(message, nothing):
+            with tracing.process(message, context):
                 result = callback(message)
                 if inspect.isawaitable(result):
                     await result
 
-        return handle_here if blocking else handle
-
-
-def _wrap(thing: Any, name: str, around: Callable[..., AbstractContextManager[Around]]) -> None:
-    """Replace a method of one object, plain or async, by itself inside ``around``."""
-    inner = getattr(thing, name)
-
-    @functools.wraps(inner)
-    def plain(*args: Any, **options: Any) -> Any:
-        with around(*args, **options) as (args, options, then):
-            result = inner(*args, **options)
-        if then is not None:
-            then(result)
-        return result
-
-    @functools.wraps(inner)
-    async def coroutine(*args: Any, **options: Any) -> Any:
-        with around(*args, **options) as (args, options, then):
-            result = await inner(*args, **options)
-        if then is not None:
-            then(result)
-        return result
-
-    setattr(thing, name, coroutine if inspect.iscoroutinefunction(inner) else plain)
-
-
-def _see(thing: Any, name: str, trace_it: Callable[[Any], None]) -> None:
-    """Let ``trace_it`` have what a method returns before the caller has it."""
-
-    @contextmanager
-    def around(*args: Any, **options: Any) -> Iterator[Around]:
-        yield args, options, trace_it
-
-    _wrap(thing, name, around)
+        return handle_here if self._core.threads else handle
 
 
 def _core_of_message(message: Any) -> Core:

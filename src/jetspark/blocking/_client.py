@@ -249,6 +249,7 @@ class EngineCore(Core):
         self.engine = engine
         self.pid = engine.pid
         self.thread = get_ident()
+        self.threads = True
         self._workers: list[threading.Thread] = []
 
     def give_way(self) -> None:

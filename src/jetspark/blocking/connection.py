@@ -144,6 +144,12 @@ class Connection:
         headers: HeadersLike | None = None,
     ) -> None:
         core = self._core
+        if core.observer is not None:
+            with core.observer.publishing("core", subject, payload, headers) as sending:
+                core.outbox.publish(subject, payload, reply, sending.headers)
+                core.give_way()
+            sending.done(None)
+            return
         core.outbox.publish(subject, payload, reply, headers)
         core.give_way()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking._observed import ObservedAtomicBatch, ObservedFastIngest, ObservedPublisher
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.advisories import Advisories, DeadLetters
 from jetspark.blocking.atomic_batch import AtomicBatch, ThreadAtomicBatch
@@ -336,7 +337,7 @@ class JetStream(Facade[AsyncJetStream]):
             max_messages=max_messages,
             timeout=self._target.timeout if timeout is None else timeout,
         )
-        return AtomicBatch(self._engine, target)
+        return (AtomicBatch if self._core.observer is None else ObservedAtomicBatch)(self._engine, target)
 
     @documented_by(
         AsyncJetStream.fast_ingest,
@@ -365,7 +366,7 @@ class JetStream(Facade[AsyncJetStream]):
             ack_timeout=ack_timeout,
             timeout=self._target.timeout if timeout is None else timeout,
         )
-        return FastIngest(self._engine, target, gaps)
+        return (FastIngest if self._core.observer is None else ObservedFastIngest)(self._engine, target, gaps)
 
     @documented_by(AsyncJetStream.publisher)
     def publisher(
@@ -376,4 +377,4 @@ class JetStream(Facade[AsyncJetStream]):
         retry: bool = False,
     ) -> Publisher:
         target = ThreadPublisher(self._core, window=window, ack_timeout=ack_timeout, retry=retry)
-        return Publisher(self._engine, target)
+        return (Publisher if self._core.observer is None else ObservedPublisher)(self._engine, target)

@@ -148,6 +148,13 @@ class Connection:
         core = self._core
         core.check_loop()
         outbox = core.outbox
+        if core.observer is not None:
+            with core.observer.publishing("core", subject, payload, headers) as sending:
+                outbox.publish(subject, payload, reply, sending.headers)
+                if outbox.size >= FLUSH_AT:
+                    await outbox.give_way()
+            sending.done(None)
+            return
         outbox.publish(subject, payload, reply, headers)
         if outbox.size >= FLUSH_AT:
             await outbox.give_way()
@@ -173,6 +180,8 @@ class Connection:
         ``max_messages``: end after so many (0: never). ``pending_*_limit``: how much may be buffered before
         the newest messages are dropped (defaults 524,288 messages and 128 MiB; 0: no limit).
         """
+        if callable(callback) and self._core.observer is not None:
+            callback = self._core.observer.handling(callback)
         return await self._core.subscribe(
             subject,
             queue=queue,
@@ -197,7 +206,13 @@ class Connection:
         Raises :class:`NoRespondersError` at once when nobody listens, :class:`RequestTimeout` after
         ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the link breaks.
         """
-        return await self._core.request(subject, payload, timeout=timeout, headers=headers)
+        core = self._core
+        if core.observer is None:
+            return await core.request(subject, payload, timeout=timeout, headers=headers)
+        with core.observer.publishing("request", subject, payload, headers) as sending:
+            answer = await core.request(subject, payload, timeout=timeout, headers=sending.headers)
+        sending.done(None)
+        return answer
 
     async def request_many(
         self,

@@ -33,6 +33,7 @@ from jetspark.connection.kinds import Kinds
 from jetspark.connection.listening import Listening, report_failure
 from jetspark.connection.long_lines import find_long_lines
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.observer import Observer, Observers
 from jetspark.connection.options import check_timeout
 from jetspark.connection.pool import PooledServer, ServerPool
 from jetspark.connection.requests import RequestInbox
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetspark.connection.message import Msg
-    from jetspark.connection.observer import Observer
     from jetspark.connection.options import ConnectOptions
     from jetspark.connection.outbox import HeadersLike
     from jetspark.connection.subscription import Callback, Subscription
@@ -89,6 +89,8 @@ class Core:
         # What the parser makes of a message, and what the message speaks through.
         self.message_class = self.kinds.message
         self.message_owner: Any = self
+        #: Whether callbacks run in threads of their own.
+        self.threads = False
         self.observer: Observer | None = None
         self.pool = ServerPool(
             wait=options.reconnect_wait,
@@ -136,8 +138,9 @@ class Core:
             self.observer.event(event)
 
     def observe(self, observer: Observer) -> None:
-        """Tell the observer of everything from now on; to be called before the connection is opened."""
-        self.observer = self.outbox.observer = self.router.observer = observer
+        """Tell the observer of everything from now on; one that comes later is around the earlier ones."""
+        both = observer if self.observer is None else Observers(observer, self.observer)
+        self.observer = self.outbox.observer = self.router.observer = both
 
     def callback_failed(self, what: str, subject: str, error: BaseException) -> None:
         """A callback raised: tell the loop's exception handler, and the listener. Any thread may call it."""

@@ -9,7 +9,7 @@ import msgspec
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled, error_from_response
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.subjects import validate_subject
+from jetspark.wire.subjects import validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -102,3 +102,11 @@ def decode_response(data: bytes) -> dict[str, Any]:
     if refusal is not None:
         raise error_from_response(response)
     return response
+
+
+def subject_filter(subject: str | None) -> dict[str, Any]:
+    """What asks a list for the streams that capture this subject; all of them with None."""
+    if subject is None:
+        return {}
+    validate_filter(subject)
+    return {"subject": subject}

@@ -335,6 +335,9 @@ class Consumer:
                 raise InvalidArgument(
                     "batches", batches, "goes with iteration; a callback gets single messages"
                 )
+            observer = self._js._core.observer
+            if callable(callback) and observer is not None:
+                callback = observer.handling(callback)
             return ConsumeCallback(make_sink, on_error, callback, concurrency)
         if concurrency != 1:
             raise InvalidArgument("concurrency", concurrency, "goes with callback")

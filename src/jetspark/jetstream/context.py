@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jetspark.connection.client import core_of
 from jetspark.connection.nuid import next_nuid
@@ -12,7 +12,7 @@ from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PEND
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.advisory.dead_letters import DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories
-from jetspark.jetstream.api import Api
+from jetspark.jetstream.api import Api, subject_filter
 from jetspark.jetstream.asyncio_kinds import KINDS
 from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
@@ -30,10 +30,16 @@ from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.models.counter import delta_text
 from jetspark.jetstream.models.stream_config import StreamConfig, stream_config_request
 from jetspark.jetstream.models.stream_info import StreamInfo
-from jetspark.jetstream.models.validation import check_name, validate_consumer_config, validate_stream_config
+from jetspark.jetstream.models.validation import (
+    check_name,
+    check_names,
+    validate_consumer_config,
+    validate_stream_config,
+)
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.jetstream.publish.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
 from jetspark.jetstream.publish.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
+from jetspark.jetstream.publish.observed import atomic_batch_kind, fast_ingest_kind, publisher_kind
 from jetspark.jetstream.publish.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publish.publisher import DEFAULT_WINDOW, Publisher
 from jetspark.jetstream.stream import Stream
@@ -42,7 +48,6 @@ from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, pull_s
 from jetspark.jetstream.subscribe.push import PushOptions
 from jetspark.jetstream.subscribe.push_ordered import subscribe_ordered
 from jetspark.jetstream.subscribe.subscribe import PushSubscription, subscribe
-from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -139,7 +144,7 @@ class JetStream:
 
     async def list_streams(self, subject: str | None = None) -> AsyncIterator[StreamInfo]:
         """All streams, or those that capture ``subject``, however many there are."""
-        async for item in self._api.pages("STREAM.LIST", "streams", _subject_filter(subject)):
+        async for item in self._api.pages("STREAM.LIST", "streams", subject_filter(subject)):
             yield StreamInfo.from_wire(item)
 
     async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
@@ -167,7 +172,7 @@ class JetStream:
 
     async def stream_names(self, subject: str | None = None) -> AsyncIterator[str]:
         """The names of all streams, or of those that capture ``subject``."""
-        async for item in self._api.pages("STREAM.NAMES", "streams", _subject_filter(subject)):
+        async for item in self._api.pages("STREAM.NAMES", "streams", subject_filter(subject)):
             yield item
 
     async def stream_name_by_subject(self, subject: str) -> str:
@@ -342,12 +347,12 @@ class JetStream:
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         await self._api.request(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def pause_consumer(self, stream: str, consumer: str, until: datetime) -> ConsumerPause:
         """Stop delivery until a point in time (2.11). Messages in flight can still be acked."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         time = Timestamp.from_datetime(until, field="until")
         response = await self._api.request(
             f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": time.to_rfc3339()}
@@ -356,7 +361,7 @@ class JetStream:
 
     async def resume_consumer(self, stream: str, consumer: str) -> ConsumerPause:
         """End a pause at once (2.11)."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         return ConsumerPause.from_wire(await self._api.request(f"CONSUMER.PAUSE.{stream}.{consumer}", {}))
 
     async def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
@@ -372,7 +377,7 @@ class JetStream:
             yield item
 
     async def _consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         return ConsumerInfo.from_wire(await self._api.request(f"CONSUMER.INFO.{stream}.{consumer}"))
 
     async def _put_consumer(
@@ -517,7 +522,7 @@ class JetStream:
         (1,000, the server's own limit). ``timeout``: seconds to wait for the first answer and for the commit
         (default: the context's).
         """
-        return AtomicBatch(
+        return atomic_batch_kind(self._core)(
             self._core,
             hold=hold,
             max_messages=max_messages,
@@ -552,7 +557,7 @@ class JetStream:
         asked (2; it forgets a batch after 10). ``ack_timeout``: seconds of silence that end the batch (30).
         ``timeout``: seconds to wait for the answer to the first message (default: the context's).
         """
-        return FastIngest(
+        return fast_ingest_kind(self._core)(
             self._core,
             gap=gap,
             flow=flow,
@@ -587,16 +592,4 @@ class JetStream:
         have stored a newer one of them and not an older one. That one is sent again and stored after it.
         Where order matters more than speed, use ``window=1``, or ``Expect``.
         """
-        return Publisher(self._core, window=window, ack_timeout=ack_timeout, retry=retry)
-
-
-def _subject_filter(subject: str | None) -> dict[str, Any]:
-    if subject is None:
-        return {}
-    validate_filter(subject)
-    return {"subject": subject}
-
-
-def _check_pair(stream: str, consumer: str) -> None:
-    check_name("stream", stream)
-    check_name("consumer", consumer)
+        return publisher_kind(self._core)(self._core, window=window, ack_timeout=ack_timeout, retry=retry)

@@ -65,6 +65,15 @@ class Fetch:
         return self._collect().__await__()
 
     async def _collect(self) -> MessageBatch:
+        observer = self._target.core.observer
+        if observer is None:
+            return await self._gather()
+        with observer.fetching(*self._target.names) as done:
+            batch = await self._gather()
+        done(batch)
+        return batch
+
+    async def _gather(self) -> MessageBatch:
         batch = MessageBatch()
         sink = self._start(batch)
         if sink is None:

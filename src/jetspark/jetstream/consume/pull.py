@@ -89,6 +89,12 @@ class PullTarget:
         self._stash: weakref.ref[Stash] | None = None
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The names of the stream and the consumer."""
+        _, stream, consumer = self.next_subject.rsplit(".", 2)  # names have no dots
+        return stream, consumer
+
+    @property
     def stash(self) -> Stash | None:
         """Where the messages of a cancelled fetch go; None when the consumer's handle is gone.
 
@@ -173,7 +179,7 @@ class PullSink(FlowSink):
 
     @property
     def label(self) -> str:
-        _, stream, consumer = self.target.next_subject.rsplit(".", 2)  # names have no dots
+        stream, consumer = self.target.names
         return f"consumer {consumer!r} of stream {stream!r}"
 
     @property

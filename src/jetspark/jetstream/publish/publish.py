@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -130,37 +130,13 @@ def publish_headers(
 
 
 async def publish(
-    core: Core,
-    subject: str,
-    data: bytes,
-    *,
-    headers: HeadersLike | None,
-    msg_id: str | None,
-    expect: Expect | None,
-    ttl: float | str | None,
-    schedule: Schedule | None,
-    timeout: float,
-    retries: int,
-    retry_wait: float,
+    core: Core, subject: str, data: bytes, *, headers: HeadersLike | None, msg_id: str | None, **options: Any
 ) -> PubAck:
     """See :meth:`jetspark.JetStream.publish`."""
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
-    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
-        raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-    observer = core.observer
-    if observer is None:
-        typed = publish_headers(
-            headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
-        )
-        return await _publish(core, subject, data, typed, timeout, retries, retry_wait)
-    with observer.publishing("jetstream", subject, data, headers, msg_id) as sending:
-        typed = publish_headers(
-            sending.headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
-        )
-        ack = await _publish(core, subject, data, typed, timeout, retries, retry_wait)
+    if core.observer is None:
+        return await _publish(core, subject, data, headers, msg_id, **options)
+    with core.observer.publishing("jetstream", subject, data, headers, msg_id) as sending:
+        ack = await _publish(core, subject, data, sending.headers, msg_id, **options)
     sending.done(ack)
     return ack
 
@@ -169,15 +145,29 @@ async def _publish(
     core: Core,
     subject: str,
     data: bytes,
-    headers: Headers | None,
+    headers: HeadersLike | None,
+    msg_id: str | None,
+    *,
+    expect: Expect | None,
+    ttl: float | str | None,
+    schedule: Schedule | None,
     timeout: float,
     retries: int,
     retry_wait: float,
 ) -> PubAck:
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
+    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
+        raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
+    all_headers = publish_headers(
+        headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
+    )
     attempt = 0
     while True:
         try:
-            answer = await core.request(subject, data, timeout=timeout, headers=headers)
+            answer = await core.request(subject, data, timeout=timeout, headers=all_headers)
             return PubAck.from_response(answer.data)
         except NoRespondersError:
             # Nobody got it, so sending it again can't double it.

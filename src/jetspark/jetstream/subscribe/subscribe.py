@@ -88,7 +88,8 @@ class PushSubscription:
         self._js = js
         self._core = js._core
         self._subject = subject
-        self._callback = callback
+        observer = js._core.observer
+        self._callback = callback if callback is None or observer is None else observer.handling(callback)
         self._auto_ack = callback is not None and not manual_ack
         self._on_error = on_error
         self._sink: PushSink | None = None
