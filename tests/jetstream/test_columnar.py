@@ -259,7 +259,7 @@ async def test_a_cancelled_take_costs_nothing(js: jetspark.JetStream) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert sink._waiters == []
+        assert not sink._waiters
         await fill(js, stream, 3)
         assert await collect(source, 3) == [0, 1, 2]
 

@@ -169,7 +169,7 @@ async def test_waiting_for_room_can_be_cancelled(own_server: Server) -> None:
             flushing.cancel()
             await asyncio.wait([waiting, flushing])
             assert waiting.cancelled()
-            assert publisher._space == []
+            assert not publisher._space
             own_server.resume()
             await publisher.publish(f"{stream.name}.c")
         assert publisher.stats == PublisherStats(published=2, acked=2)
@@ -536,7 +536,7 @@ class TestBufferFull:
             await eventually(lambda: not nc.is_connected)
             with pytest.raises(OutboundBufferFull):
                 await publisher.publish("a", b"x" * 1000)
-            assert publisher._connected == []
+            assert not publisher._connected
 
     async def test_a_closed_connection_ends_it(self, own_server: Server) -> None:
         nc = await jetspark.connect(own_server.url, reconnect_buffer_size=100)

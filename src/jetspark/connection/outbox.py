@@ -82,7 +82,7 @@ class Outbox:
         self.takes_headers = True
         #: By subject, ``PUB <subject> ``: it is checked and encoded once.
         self.prefixes: dict[str, bytes] = {}
-        self.waiters = Waiters(loop)
+        self.waiters = Waiters()
         self.flush_scheduled = False
         self.closed = False
         self.observer: Observer | None = None

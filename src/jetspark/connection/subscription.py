@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark.connection.events import SlowConsumer
 from jetspark.connection.message import Msg
 from jetspark.connection.options import check_timeout
 from jetspark.connection.readers import Readers
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -70,7 +72,7 @@ class Subscription(Sink):
             ("pending_messages_limit", pending_messages_limit),
             ("pending_bytes_limit", pending_bytes_limit),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if not is_whole(value, 0):
                 raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
         if callback is not None and not callable(callback):
             raise InvalidArgument("callback", callback, "must be a function that takes a message")
@@ -87,7 +89,7 @@ class Subscription(Sink):
         self._dropping = False
         self._closed = False
         self._error: JetsparkError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._runner: asyncio.Task[None] | None = None
         # Loops over it; who calls next() comes back or not, and is not waited for.
         self.takers = Readers()
@@ -140,7 +142,7 @@ class Subscription(Sink):
                     raise self._error
                 raise StopAsyncIteration
             self.takers.add(asyncio.current_task())
-            await self._wait()
+            await self._waiters.wait()
         if self.takers.nobody:
             self.takers.add(asyncio.current_task())
         return pending.popleft()
@@ -163,7 +165,7 @@ class Subscription(Sink):
                         raise self._error or ConnectionClosed(
                             f"the subscription to {self.subject!r} is closed"
                         )
-                    await self._wait()
+                    await self._waiters.wait()
                 return self._pending.popleft()
         except TimeoutError:
             raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
@@ -173,7 +175,7 @@ class Subscription(Sink):
 
         With a limit that has been reached already, what is buffered beyond it is dropped and the rest stays.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        if not is_whole(limit, 0):
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         if self._closed:
             return
@@ -351,22 +353,8 @@ class Subscription(Sink):
         while runs and runs[0][0] <= taken:
             self._bytes -= runs.popleft()[1]
 
-    async def _wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            # Cancelled before it was woken: nobody else must try to wake it.
-            if not waiter.done() or waiter.cancelled():
-                with contextlib.suppress(ValueError):
-                    self._waiters.remove(waiter)
-
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
 
     def _failed(self, error: BaseException) -> None:
         what = f"callback of the subscription to {self.subject!r} raised"
@@ -396,4 +384,4 @@ class Subscription(Sink):
             elif self._closed:
                 return
             else:
-                await self._wait()
+                await self._waiters.wait()

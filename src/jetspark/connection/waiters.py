@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import asyncio
+import asyncio
 
 
 class Waiters:
     """Tasks that wait. All of them are woken together, and look for themselves at what has happened."""
 
-    __slots__ = ("_futures", "_loop")
+    __slots__ = ("_futures",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._futures: list[asyncio.Future[None]] = []
 
     def __bool__(self) -> bool:
@@ -25,7 +21,7 @@ class Waiters:
 
     async def wait(self) -> None:
         """Sleep until ``wake``. A wait that is cancelled leaves nothing behind."""
-        future = self._loop.create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.append(future)
         try:
             await future

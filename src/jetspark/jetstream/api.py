@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jetspark._checks import is_positive
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled, error_from_response
 from jetspark.jetstream.models.validation import check_name
@@ -39,7 +40,7 @@ class Api:
             validate_subject(self.prefix, field="api_prefix")
         else:
             self.prefix = DEFAULT_PREFIX
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         self.core = core
         self.timeout = float(timeout)

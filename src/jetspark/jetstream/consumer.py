@@ -6,6 +6,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.jetstream.consume.consume import (
     Consume,
@@ -105,7 +106,7 @@ class Consumer:
         """
         body: dict[str, Any] = {}
         if seq is not None:
-            if isinstance(seq, bool) or not isinstance(seq, int) or not 1 <= seq < 1 << 64:
+            if not is_whole(seq, 1, (1 << 64) - 1):
                 raise InvalidArgument("seq", seq, "must be a stream sequence, 1 or more, or None")
             body["seq"] = seq
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
 from jetspark.jetstream.models.values import Timestamp, wire_number
@@ -295,7 +296,7 @@ def raise_status(code: int, description: str) -> NoReturn:
 
 def check_positive(field: str, value: int) -> None:
     """Refuse what is not an integer of 1 or more, the first sequence there is."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 64:
+    if not is_whole(value, 1, (1 << 64) - 1):
         raise InvalidArgument(field, value, "must be an integer, 1 or more, that fits 64 bits")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream import stored
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
@@ -149,12 +150,12 @@ class Stream:
             stored.check_positive("seq", seq)
             body["seq"] = seq
         if keep is not None:
-            if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            if not is_whole(keep, 0):
                 raise InvalidArgument("keep", keep, "must be an integer, 0 or more")
             body["keep"] = keep
         response = await self._js._api.request(f"STREAM.PURGE.{self.name}", body or None)
         purged = response.get("purged", 0)
-        if isinstance(purged, bool) or not isinstance(purged, int) or not 0 <= purged < 1 << 64:
+        if not is_whole(purged, 0, (1 << 64) - 1):
             raise ProtocolError(f"answer to a purge that removed {purged!r:.50} messages")
         return purged
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.listening import call_listener
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
@@ -219,7 +220,7 @@ class ConsumeCallback(ConsumeBase):
         super().__init__(make_sink, on_error)
         if not callable(callback):
             raise InvalidArgument("callback", callback, "must be a function that takes a message")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        if not is_whole(concurrency, 1):
             raise InvalidArgument("concurrency", concurrency, "must be a positive integer")
         self._callback = callback
         self._concurrency = concurrency

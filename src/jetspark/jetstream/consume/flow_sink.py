@@ -8,7 +8,6 @@ them. ``fetch``, ``next``, ``consume`` and subscriptions are thin faces of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,11 +15,13 @@ from jetspark._log import fields, get_logger
 from jetspark.connection.listening import report_failure
 from jetspark.connection.readers import Readers
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
 from jetspark.jetstream.flow.statuses import Kind, Status
 from jetspark.jetstream.message import Message
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Iterable
 
     from jetspark.connection.core import Core
@@ -80,7 +81,7 @@ class FlowSink(Sink):
         self._unreported = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     @property
     def label(self) -> str:
@@ -126,13 +127,7 @@ class FlowSink(Sink):
 
     async def wait(self) -> None:
         """Sleep until there is something in the buffer or the end has come."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if (not waiter.done() or waiter.cancelled()) and waiter in self._waiters:
-                self._waiters.remove(waiter)
+        await self._waiters.wait()
 
     # What the connection calls
 
@@ -248,10 +243,7 @@ class FlowSink(Sink):
             self.on_done()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
 
     def _now(self) -> float:
         return self.core.loop.time()

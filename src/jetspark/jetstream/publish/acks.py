@@ -13,6 +13,7 @@ import msgspec
 
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.flow.publish import PublishFlow, contents
@@ -55,8 +56,8 @@ class PendingAcks(Sink):
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self._open = False
         self._timer: asyncio.TimerHandle | None = None
-        self._space: list[asyncio.Future[None]] = []
-        self._connected: list[asyncio.Future[None]] = []
+        self._space = Waiters()
+        self._connected = Waiters()
         self._stats = PublisherStats()
         self._failures = 0
         self._first_failure: JetsparkError | None = None
@@ -133,7 +134,7 @@ class PendingAcks(Sink):
             self._flow.link_restored(self.core.loop.time())
             settled = self._pump()
         self._finish(settled)
-        self._wake_connected()
+        self._connected.wake()
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
         with self._guard:
@@ -212,19 +213,9 @@ class PendingAcks(Sink):
             self._arm()
         self._wake()
 
-    def _wake_connected(self) -> None:
-        waiters, self._connected = self._connected, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
     def _wake(self) -> None:
         """Something was settled: let those look again who wait for room or for the end."""
-        if self._space:
-            waiters, self._space = self._space, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._space.wake()
 
 
 def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_positive, is_whole
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
@@ -75,9 +76,9 @@ class AtomicBatch(Sink):
 
     def __init__(self, core: Core, *, hold: int, max_messages: int, timeout: float) -> None:
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not is_whole(value, least):
                 raise InvalidArgument(field, value, f"must be an integer, {least} or more")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         self._base = core.new_inbox() + "."
         super().__init__(core, self._base + "*")

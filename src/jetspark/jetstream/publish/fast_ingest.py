@@ -14,10 +14,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from jetspark._checks import is_positive, is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.flow.fast import (
@@ -76,14 +78,14 @@ class FastIngest(Sink):
             ("flow", flow, 65_535),
             ("max_outstanding_acks", max_outstanding_acks, 3),
         ):
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+            if not is_whole(number, 1, most):
                 raise InvalidArgument(field, number, f"must be an integer from 1 to {most}")
         for field, seconds in (
             ("ping_interval", ping_interval),
             ("ack_timeout", ack_timeout),
             ("timeout", timeout),
         ):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            if not is_positive(seconds):
                 raise InvalidArgument(field, seconds, "must be a positive number of seconds")
         if on_gap is not None and not callable(on_gap):
             raise InvalidArgument("on_gap", on_gap, "must be a function that takes an IngestGap")
@@ -106,7 +108,7 @@ class FastIngest(Sink):
         self._subject = ""
         self._beginning = False
         self._timer: asyncio.TimerHandle | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._open = False
 
     @property
@@ -259,7 +261,7 @@ class FastIngest(Sink):
                 try:
                     async with asyncio.timeout(self._timeout):
                         while flow.state is State.STARTING:
-                            await self._wait()
+                            await self._waiters.wait()
                 except TimeoutError:
                     flow.on_silence_at_start(self._timeout)
                 if flow.state is not State.NEW:
@@ -279,7 +281,7 @@ class FastIngest(Sink):
             return
         self._perform(flow.on_commit(self.core.loop.time()))
         while flow.state is not State.DONE:
-            await self._wait()
+            await self._waiters.wait()
         if flow.error is not None:
             raise flow.error
 
@@ -290,24 +292,12 @@ class FastIngest(Sink):
             raise flow.error or ConnectionClosed("the fast-ingest batch is closed; begin another")
         if flow.state is State.DONE:
             raise flow.error or ConnectionClosed("the fast-ingest batch is over; begin another")
-        await self._wait()
-
-    async def _wait(self) -> None:
-        waiter = self.core.loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        await self._waiters.wait()
 
     def _wake(self) -> None:
         flow = self._flow
-        if self._waiters and (flow.sent < flow.limit or flow.state is not State.OPEN):
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if flow.sent < flow.limit or flow.state is not State.OPEN:
+            self._waiters.wake()
 
     def _send(self, operation: int) -> None:
         number = self._flow.sent + (operation == END)

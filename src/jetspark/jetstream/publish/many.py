@@ -6,11 +6,11 @@ counter instead of a future.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jetspark.connection.outbox import FLUSH_AT
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.flow.publish import may_repeat
 from jetspark.jetstream.publish.publish import Expect, publish_headers
@@ -66,7 +66,7 @@ class AckBatch:
         self.streams: set[str] = set()
         self._last_stream = ""
         self._left = count
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     @property
     def done(self) -> bool:
@@ -78,9 +78,7 @@ class AckBatch:
 
     async def _wait(self) -> AckBatch:
         while self._left:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._waiters.wait()
         return self
 
     def __repr__(self) -> str:
@@ -96,20 +94,14 @@ class AckBatch:
         self.duplicates += duplicates
         self._left -= count
         if not self._left:
-            self._end()
+            self._waiters.wake()
 
     def failed(self, index: int, error: JetsparkError) -> None:
         """The message at ``index`` was not stored, or its fate is unknown."""
         self.failures[index] = error
         self._left -= 1
         if not self._left:
-            self._end()
-
-    def _end(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            self._waiters.wake()
 
 
 class Encoded(NamedTuple):

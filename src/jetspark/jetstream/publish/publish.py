@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jetspark._checks import is_number, is_positive, is_whole
 from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.models.puback import PubAck
@@ -45,9 +46,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
             check_msg_id("expect.last_msg_id", self.last_msg_id)
         for field in ("last_seq", "last_subject_seq"):
             value = getattr(self, field)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64
-            ):
+            if value is not None and not is_whole(value, 0, (1 << 64) - 1):
                 raise InvalidArgument(f"expect.{field}", value, "must be a sequence, 0 or more")
         if self.last_subject_seq_subject is not None:
             validate_filter(self.last_subject_seq_subject, field="expect.last_subject_seq_subject")
@@ -155,11 +154,11 @@ async def _publish(
     retries: int,
     retry_wait: float,
 ) -> PubAck:
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+    if not is_whole(retries, 0):
         raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
-    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
+    if not is_number(retry_wait) or not retry_wait >= 0:
         raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+    if not is_positive(timeout):
         raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
     all_headers = publish_headers(
         headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject

@@ -16,6 +16,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_positive, is_whole
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.errors import (
     ConnectionClosed,
@@ -59,9 +60,9 @@ class Publisher(PendingAcks):
     """
 
     def __init__(self, core: Core, *, window: int, ack_timeout: float, retry: bool) -> None:
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        if not is_whole(window, 1):
             raise InvalidArgument("window", window, "must be a positive integer")
-        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not ack_timeout > 0:
+        if not is_positive(ack_timeout):
             raise InvalidArgument("ack_timeout", ack_timeout, "must be a positive number of seconds")
         if not isinstance(retry, bool):
             raise InvalidArgument("retry", retry, "must be True or False")
@@ -125,7 +126,7 @@ class Publisher(PendingAcks):
             await self._outbox.give_way()
         while True:
             if self._flow.full and self._open:
-                await self._wait_room()
+                await self._space.wait()
                 continue
             try:
                 return self._submit(subject, data, block, msg_id)
@@ -197,7 +198,7 @@ class Publisher(PendingAcks):
             step = min(encoded.step, count - start, 1 + flow.window // 4)
             stop = start + step
             while flow.window - len(flow.pending) < step and self._open:
-                await self._wait_room()
+                await self._space.wait()
             await self._ready_for(0 if flow.linked else sum(map(len, columns.datas[start:stop])))
             with self._guard:
                 serial = flow.add_many(batch, encoded.subjects, encoded, start, stop, again)
@@ -225,7 +226,7 @@ class Publisher(PendingAcks):
             with self._guard:
                 if not self._flow.unsettled(last):
                     return
-            await self._wait_room()
+            await self._space.wait()
 
     def _raise_failures(self) -> None:
         if self._first_failure is not None:
@@ -295,7 +296,7 @@ class Publisher(PendingAcks):
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
             if self._flow.full:
-                await self._wait_room()
+                await self._space.wait()
                 continue
             if not self._flow.linked:
                 try:
@@ -319,30 +320,15 @@ class Publisher(PendingAcks):
             return "the publisher is not open; use it with 'async with'"
         return f"the publisher is closed: {self._ended_by}"
 
-    async def _wait_room(self) -> None:
-        """Sleep until some messages were settled."""
-        waiter = self.core.loop.create_future()
-        self._space.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._space:
-                self._space.remove(waiter)
-
     async def _wait_connected(self, full: OutboundBufferFull) -> None:
         """Like a full window, but no ack will make room."""
         if self._flow.linked or not self._open:
             return  # meanwhile, when a thread asks
-        waiter: asyncio.Future[None] = self.core.loop.create_future()
-        self._connected.append(waiter)
         try:
             async with asyncio.timeout(self._flow.ack_timeout):
-                await waiter
+                await self._connected.wait()
         except TimeoutError:
             raise full from None
-        finally:
-            if waiter in self._connected:
-                self._connected.remove(waiter)
 
     def _close(self, error: JetsparkError) -> None:
         if not self._open:
@@ -357,7 +343,7 @@ class Publisher(PendingAcks):
             self._timer.cancel()
             self._timer = None
         self._finish(settled)
-        self._wake_connected()
+        self._connected.wake()
 
 
 def encode_options(

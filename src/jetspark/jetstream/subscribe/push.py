@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.events import SlowConsumer
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
@@ -74,11 +75,9 @@ class PushOptions:
     def __post_init__(self) -> None:
         for name in ("pending_messages_limit", "pending_bytes_limit"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if not is_whole(value, 0):
                 raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
-        if self.stop_after is not None and (
-            isinstance(self.stop_after, bool) or not isinstance(self.stop_after, int) or self.stop_after < 1
-        ):
+        if self.stop_after is not None and not is_whole(self.stop_after, 1):
             raise InvalidArgument("stop_after", self.stop_after, "must be a positive integer")
 
 

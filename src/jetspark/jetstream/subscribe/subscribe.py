@@ -16,6 +16,7 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.events import ConsumerDeleteFailed, ConsumerDisturbed
 from jetspark.connection.listening import call_listener
@@ -240,7 +241,7 @@ class PushSubscription:
         What goes wrong with that is raised. After a limit it is deleted when the last message was taken, as
         with ``drain``.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        if not is_whole(limit, 0):
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         sink = self._started
         if limit:
