@@ -16,7 +16,7 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src" / "jetspark"
 
-# The reaches that are left. The number may only go down.
+# None is left; the number may not grow again.
 CEILING = 0
 
 # By package, the variables and attributes that hold an object of another package.
