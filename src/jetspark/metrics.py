@@ -24,6 +24,7 @@ from jetspark.connection import events as ev
 from jetspark.connection.client import core_of
 from jetspark.connection.listening import QUIET_SECONDS
 from jetspark.connection.observer import Observer, Sending
+from jetspark.connection.sink import Receiver
 from jetspark.connection.subscription import Subscription
 from jetspark.jetstream.consume.flow_sink import FlowSink
 from jetspark.jetstream.message import ACK
@@ -257,9 +258,10 @@ class Meter(Observer):
             self.report()
 
     def sink_added(self, sink: object) -> None:
-        self._sinks[sink] = False
+        self._sinks[_face(sink)] = False
 
     def sink_removed(self, sink: object) -> None:
+        sink = _face(sink)
         if sink in self._sinks:
             self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
 
@@ -325,6 +327,11 @@ class Meter(Observer):
             self.add("publish_failed_total")
             self.add("errors_total", type=type(error).__name__)
             raise
+
+
+def _face(sink: object) -> object:
+    """What keeps the statistics: the user's object where there is one."""
+    return sink.face if isinstance(sink, Receiver) else sink
 
 
 def _totals(sink: Any) -> dict[Key, int]:

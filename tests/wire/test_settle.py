@@ -94,12 +94,12 @@ def through_publisher(answers: Sequence[Answer], pending: dict[int, Any], *, pac
             flow.withdraw(serial)
     parser = Parser(compiled=packed)
     parser.routes["1"] = (ANSWERS, (Msg, None))
-    publisher.factory, publisher.owner = ANSWERS, (Msg, None)
+    publisher._receiver.factory, publisher._receiver.owner = ANSWERS, (Msg, None)
     for event in parser.feed(b"".join(answer.wire() for answer in answers)):
         if isinstance(event, Messages):
-            publisher.deliver(event.items, event.nbytes)
+            publisher._deliver(event.items, event.nbytes)
         else:
-            publisher.deliver_columns(event)  # type: ignore[arg-type]
+            publisher._deliver_columns(event)  # type: ignore[arg-type]
     pending.clear()
     pending.update(flow.pending)
     return publisher._stats.acked, publisher._stats.duplicates

@@ -21,7 +21,7 @@ class _Observed:
 
     @property
     def _observer(self) -> Observer:
-        core: Core = self._target.core
+        core: Core = self._target.engine_core
         assert core.observer is not None
         return core.observer
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.sink import Sink
 from jetspark.jetstream.publish.atomic_batch import AtomicBatch as AsyncAtomicBatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
     from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 class ThreadAtomicBatch(AsyncAtomicBatch):
     """The loop's side, with what threads do themselves."""
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
 
     @property
     def finished(self) -> str:
@@ -49,7 +54,6 @@ class ThreadAtomicBatch(AsyncAtomicBatch):
 
 @mirrors(
     AsyncAtomicBatch,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note="Several threads may publish into it, one after the other.",
 )
 class AtomicBatch(Facade[ThreadAtomicBatch]):

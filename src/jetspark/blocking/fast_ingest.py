@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed
 from jetspark.jetstream.flow.fast import State
 from jetspark.jetstream.publish.fast_ingest import FastIngest as AsyncFastIngest
@@ -35,9 +34,14 @@ class ThreadFastIngest(AsyncFastIngest):
         # Held for a moment only, by threads while they number and leave a message: the loop takes it too.
         self.order = threading.Lock()
 
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
+
     def _send(self, operation: int) -> None:
         with self.order:
-            self.core.outbox.gather()
+            self._core.outbox.gather()
             super()._send(operation)
 
     def take(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
@@ -47,7 +51,7 @@ class ThreadFastIngest(AsyncFastIngest):
             if flow.sent >= flow.limit:
                 return 0
             number = flow.sent + 1
-            self.core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
+            self._core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
             flow.sent = number
             return number
 
@@ -73,13 +77,12 @@ class ThreadFastIngest(AsyncFastIngest):
 
 @mirrors(
     AsyncFastIngest,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note="Any number of threads may publish through it.",
 )
 class FastIngest(Facade[ThreadFastIngest]):
     def __init__(self, engine: Engine, target: ThreadFastIngest, gaps: Courier | None) -> None:
         super().__init__(engine, target)
-        self._core = cast("EngineCore", target.core)
+        self._core = target.engine_core
         self._gaps = gaps
 
     @property

@@ -17,7 +17,6 @@ from jetspark.blocking._acks import AckFuture
 from jetspark.blocking._facade import Facade, inside
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish.publisher import Publisher as AsyncPublisher
 from jetspark.jetstream.publish.publisher import encode_options
@@ -52,6 +51,11 @@ class ThreadPublisher(AsyncPublisher):
         self._guard = threading.RLock()
         self._new_future = functools.partial(AckFuture, core)
 
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
+
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
         return not (self._flow.full and self._open)
@@ -75,7 +79,7 @@ class ThreadPublisher(AsyncPublisher):
 
     def _send_due_soon(self) -> None:
         # In a thread, which may not settle anything.
-        self.core.loop.call_soon_threadsafe(self._send_due)
+        self._core.loop.call_soon_threadsafe(self._send_due)
 
     def _why_closed(self) -> str:
         return super()._why_closed().replace("async with", "with")
@@ -88,7 +92,6 @@ class ThreadPublisher(AsyncPublisher):
 
 @mirrors(
     AsyncPublisher,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note=(
         "Any number of threads may publish through it. Its futures are those of ``concurrent.futures``;\n"
         "their callbacks run in the connection's thread and must not block."
@@ -97,7 +100,7 @@ class ThreadPublisher(AsyncPublisher):
 class Publisher(Facade[ThreadPublisher]):
     def __init__(self, engine: Engine, target: ThreadPublisher) -> None:
         super().__init__(engine, target)
-        self._core = cast("EngineCore", target.core)
+        self._core = target.engine_core
 
     @property
     @documented_by(AsyncPublisher.pending)

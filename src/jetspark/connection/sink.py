@@ -12,6 +12,7 @@ from jetspark.wire.commands import encode_sub, encode_unsub
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable, Callable
 
     from jetspark.connection.events import Event
     from jetspark.connection.observer import Observer
@@ -89,6 +90,68 @@ class Sink:
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained at the request of ``asker``: let user code have what has arrived."""
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
+class Receiver(Sink):
+    """The sink of an object that users hold, so that it does not show what the connection calls.
+
+    ``face`` is that object; the functions do what the methods of a sink are for.
+    """
+
+    def __init__(
+        self,
+        core: SinkCore,
+        subject: str,
+        face: object,
+        *,
+        deliver: Callable[[list[Any], int], None],
+        ended: Callable[[JetsparkError | None], None],
+        deliver_columns: Callable[[AnyColumns], None] = _ignore,
+        link_dropped: Callable[[], None] = _ignore,
+        link_lost: Callable[[JetsparkError], None] = _ignore,
+        link_restored: Callable[[], None] = _ignore,
+        publish_refused: Callable[[str, JetsparkError], None] = _ignore,
+        drain: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(core, subject)
+        self.face = face
+        self._on_messages = deliver
+        self._on_columns = deliver_columns
+        self._on_ended = ended
+        self._on_dropped = link_dropped
+        self._on_lost = link_lost
+        self._on_restored = link_restored
+        self._on_refused = publish_refused
+        self._on_drain = drain
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        self._on_messages(items, nbytes)
+
+    def deliver_columns(self, columns: AnyColumns) -> None:
+        self._on_columns(columns)
+
+    def link_dropped(self) -> None:
+        self._on_dropped()
+
+    def link_lost(self, error: JetsparkError) -> None:
+        self._on_lost(error)
+
+    def link_restored(self) -> None:
+        self._on_restored()
+
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        self._on_refused(subject, error)
+
+    def ended(self, error: JetsparkError | None) -> None:
+        self._on_ended(error)
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        if self._on_drain is not None:
+            await self._on_drain(asker)
 
 
 class Router:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
 from jetspark.connection.waiters import Waiters
 from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
@@ -39,14 +39,25 @@ _SERIAL_DIGITS = 20
 Settled = tuple["Flight", PubAck | JetsparkError]
 
 
-class PendingAcks(Sink):
+class PendingAcks:
     """See the module. The publisher is one of these, which takes messages."""
-
-    core: Core
 
     def __init__(self, core: Core, *, window: int, ack_timeout: float, retry: bool) -> None:
         self._base = core.new_inbox() + "."
-        super().__init__(core, self._base + "*")
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            self._base + "*",
+            self,
+            deliver=self._deliver,
+            deliver_columns=self._deliver_columns,
+            link_dropped=self._link_dropped,
+            link_lost=self._link_lost,
+            link_restored=self._link_restored,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+            drain=self._drain,
+        )
         self._outbox = core.outbox
         self._base_bytes = self._base.encode()
         # What the server takes in one line.
@@ -62,11 +73,12 @@ class PendingAcks(Sink):
         self._failures = 0
         self._first_failure: JetsparkError | None = None
         if speed is not None:
-            self.factory, self.owner = ANSWERS, (self.factory, self.owner)
+            receiver = self._receiver
+            receiver.factory, receiver.owner = ANSWERS, (receiver.factory, receiver.owner)
 
     # What the connection calls
 
-    def deliver_columns(self, columns: AnyColumns) -> None:
+    def _deliver_columns(self, columns: AnyColumns) -> None:
         taken = 0
         if isinstance(columns, PackedColumns) and self._flow.plain:
             acked, duplicates, taken = columns.rows.settle(
@@ -78,9 +90,9 @@ class PendingAcks(Sink):
                 self._wake()
                 return
             # What follows an answer of another kind is read here too, so that all are read in order.
-        make, owner = self.owner
+        make, owner = self._receiver.owner
         subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
-        self.deliver(
+        self._deliver(
             [
                 make(
                     subjects[row].decode("utf-8", "surrogateescape"), "", datas[row], headers.get(row), owner
@@ -90,10 +102,10 @@ class PendingAcks(Sink):
             columns.nbytes,
         )
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         flow, cut = self._flow, len(self._base)
         settled: list[Settled] = []
-        now = self.core.loop.time()
+        now = self._core.loop.time()
         with self._guard:
             for message in items:
                 token = message.subject[cut:]
@@ -119,28 +131,34 @@ class PendingAcks(Sink):
             settled += self._pump()
         self._finish(settled)
 
-    def link_dropped(self) -> None:
+    def _link_dropped(self) -> None:
         with self._guard:
             self._flow.link_dropped()
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         with self._guard:
             self._flow.link_lost(error)
             settled = self._pump()
         self._finish(settled)
 
-    def link_restored(self) -> None:
+    def _link_restored(self) -> None:
         with self._guard:
-            self._flow.link_restored(self.core.loop.time())
+            self._flow.link_restored(self._core.loop.time())
             settled = self._pump()
         self._finish(settled)
         self._connected.wake()
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         with self._guard:
             self._flow.publish_refused(subject, error)
             settled = self._pump()
         self._finish(settled)
+
+    def _ended(self, error: JetsparkError | None) -> None:
+        raise NotImplementedError
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        raise NotImplementedError
 
     # Time
 
@@ -151,12 +169,12 @@ class PendingAcks(Sink):
         if timer is None or timer.when() != deadline:
             if timer is not None:
                 timer.cancel()
-            self._timer = self.core.loop.call_at(deadline, self._on_timer)
+            self._timer = self._core.loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
         assert self._timer is not None
         # The loop may call a little early, by the resolution of its clock.
-        now = max(self.core.loop.time(), self._timer.when())
+        now = max(self._core.loop.time(), self._timer.when())
         self._timer = None
         with self._guard:
             self._flow.on_timer(now)
@@ -176,7 +194,7 @@ class PendingAcks(Sink):
                 if size > outbox.max_payload:
                     # The server connected now takes less than the one before.
                     too_large = MaxPayloadExceeded(size, outbox.max_payload)
-                    refused = flow.refused(serial, self.core.loop.time(), too_large, try_again=False)
+                    refused = flow.refused(serial, self._core.loop.time(), too_large, try_again=False)
                     if refused is not None:
                         failed.append(refused)
                     continue

@@ -27,7 +27,7 @@ from jetspark._checks import is_positive, is_whole
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -66,13 +66,11 @@ _COMMIT_SIZE = len("Nats-Batch-Commit: 1\r\n")
 _Message = tuple[str, bytes, HeaderBlock]
 
 
-class AtomicBatch(Sink):
+class AtomicBatch:
     """See the module. Made by ``js.atomic_batch()``; use it with ``async with``.
 
     The end of the block commits; leaving it by an exception discards the batch.
     """
-
-    core: Core
 
     def __init__(self, core: Core, *, hold: int, max_messages: int, timeout: float) -> None:
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):
@@ -81,7 +79,16 @@ class AtomicBatch(Sink):
         if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         self._base = core.new_inbox() + "."
-        super().__init__(core, self._base + "*")
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            self._base + "*",
+            self,
+            deliver=self._deliver,
+            link_lost=self._link_lost,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+        )
         self._cut = len(self._base)
         self._id = next_nuid()
         self._hold = hold
@@ -126,7 +133,7 @@ class AtomicBatch(Sink):
         return f"AtomicBatch({self._id!r}, count={self._count}, {self._finished or 'open'})"
 
     async def __aenter__(self) -> Self:
-        self.core.check_open()
+        self._core.check_open()
         return self
 
     async def __aexit__(
@@ -183,8 +190,8 @@ class AtomicBatch(Sink):
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)
-        if size + _COMMIT_SIZE > self.core.outbox.max_payload:
-            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self.core.outbox.max_payload)
+        if size + _COMMIT_SIZE > self._core.outbox.max_payload:
+            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self._core.outbox.max_payload)
         self._count += 1
         self._subjects.add(subject)
         if msg_id is not None:
@@ -208,7 +215,7 @@ class AtomicBatch(Sink):
             await self._send_held()
             async with self._sending:
                 subject, data, block = self._held.pop()
-                idle = self.core.loop.time() - self._last_sent if self._sent else 0.0
+                idle = self._core.loop.time() - self._last_sent if self._sent else 0.0
                 self._committing = True
                 ack = await self._ask(subject, data, extend_block(block, _COMMIT), idle)
             if ack is None:
@@ -226,16 +233,16 @@ class AtomicBatch(Sink):
         """Give the batch up; nothing of it is stored. Does nothing once it is committed or discarded."""
         if self._finished:
             return
-        if self._staged and self.core.is_connected:
+        if self._staged and self._core.is_connected:
             # A gap makes the server drop what it has staged now, not after its time-out: a stream has room
             # for 50 open batches only.
             gap = encode_headers(self._place(self._sent + 2))
-            self.core.outbox.publish(self._first_subject, b"", "", gap)
+            self._core.outbox.publish(self._first_subject, b"", "", gap)
         self._close("discarded")
 
     # What the connection calls
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         for message in items:
             token = message.subject[self._cut :]
             if not token.isdecimal() or len(token) > 20:
@@ -261,7 +268,7 @@ class AtomicBatch(Sink):
         if self._room is not None and self._in_flight <= _WINDOW and not self._room.done():
             self._room.set_result(None)
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         if self._sent:
             fate = (
                 "it is stored as a whole or not at all; look for its last message, or repeat it with msg_ids"
@@ -270,12 +277,12 @@ class AtomicBatch(Sink):
             )
             self._fail(ConnectionLost(f"connection lost during atomic batch {self._id}: {fate}: {error}"))
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         """The server does not permit publishes to the subject."""
         if any(flight[0] == subject for flight in self._flights.values()):
             self._fail(error)
 
-    def ended(self, error: JetsparkError | None) -> None:
+    def _ended(self, error: JetsparkError | None) -> None:
         self._fail(error or ConnectionClosed("the connection was closed during an atomic batch"))
 
     # Internals
@@ -291,7 +298,7 @@ class AtomicBatch(Sink):
             raise ConnectionClosed(f"the atomic batch was {self._finished}; begin another")
         if self._committing:
             raise ConnectionClosed("the atomic batch is being committed; begin another")
-        self.core.check_open()
+        self._core.check_open()
 
     def _block(
         self,
@@ -341,7 +348,7 @@ class AtomicBatch(Sink):
 
     async def _send_held(self) -> None:
         """Send everything but the last message."""
-        core = self.core
+        core = self._core
         try:
             async with self._sending:
                 if not self._sent and len(self._held) > 1:
@@ -366,14 +373,14 @@ class AtomicBatch(Sink):
 
     def _transmit(self, subject: str, data: bytes, block: HeaderBlock) -> int:
         number = self._sent + 1
-        if not self.sid:
-            self.core.router.add(self)
-        self.core.outbox.publish(subject, data, f"{self._base}{number}", block, own_reply=True)
+        if not self._receiver.sid:
+            self._core.router.add(self._receiver)
+        self._core.outbox.publish(subject, data, f"{self._base}{number}", block, own_reply=True)
         self._sent = number
         size = len(data) + len(block)
         self._flights[number] = (subject, size)
         self._in_flight += size
-        self._last_sent = self.core.loop.time()
+        self._last_sent = self._core.loop.time()
         return number
 
     async def _ask(self, subject: str, data: bytes, block: HeaderBlock, idle: float) -> PubAck | None:
@@ -381,7 +388,7 @@ class AtomicBatch(Sink):
         attempt = 0
         while True:
             number = self._transmit(subject, data, block)
-            answer: asyncio.Future[PubAck | None] = self.core.loop.create_future()
+            answer: asyncio.Future[PubAck | None] = self._core.loop.create_future()
             self._answers[number] = answer
             try:
                 async with asyncio.timeout(self._timeout):
@@ -445,7 +452,7 @@ class AtomicBatch(Sink):
     async def _wait_room(self) -> None:
         if self._error is not None:
             raise self._error
-        self._room = self.core.loop.create_future()
+        self._room = self._core.loop.create_future()
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room
@@ -468,5 +475,5 @@ class AtomicBatch(Sink):
         self._finished = how
         self._held.clear()
         self._flights.clear()
-        if self.sid:
-            self.core.router.remove(self)
+        if self._receiver.sid:
+            self._core.router.remove(self._receiver)

@@ -18,7 +18,7 @@ from jetspark._checks import is_positive, is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
 from jetspark.connection.waiters import Waiters
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
 from jetspark.jetstream.errors import NoStreamResponse
@@ -51,14 +51,12 @@ DEFAULT_OUTSTANDING = 2
 logger = get_logger("jetstream")
 
 
-class FastIngest(Sink):
+class FastIngest:
     """See the module. Made by ``js.fast_ingest()``; use it with ``async with``.
 
     The end of the block commits and waits for the final ack; leaving it by an exception ends the batch, and
     what was sent stays in the stream.
     """
-
-    core: Core
 
     def __init__(
         self,
@@ -91,7 +89,17 @@ class FastIngest(Sink):
             raise InvalidArgument("on_gap", on_gap, "must be a function that takes an IngestGap")
         # An inbox of its own, as the ADR asks: once it is gone the server spares itself all further answers.
         inbox = core.new_inbox()
-        super().__init__(core, inbox + ".>")
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            inbox + ".>",
+            self,
+            deliver=self._deliver,
+            link_lost=self._link_lost,
+            link_restored=self._link_restored,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+        )
         self._id = inbox.rpartition(".")[2]
         self._base = f"{inbox}.{flow}.{gap}."
         self._cut = len(self._base)
@@ -147,8 +155,8 @@ class FastIngest(Sink):
     async def __aenter__(self) -> Self:
         if self._open or self._flow.state is not State.NEW:
             raise ConnectionClosed("a fast-ingest batch can be used once; begin another")
-        self.core.check_open()
-        self.core.router.add(self)
+        self._core.check_open()
+        self._core.router.add(self._receiver)
         self._open = True
         return self
 
@@ -158,7 +166,7 @@ class FastIngest(Sink):
         try:
             if kind is None:
                 await self._commit()
-            elif self._flow.state is State.OPEN and self.core.is_connected:
+            elif self._flow.state is State.OPEN and self._core.is_connected:
                 # Frees the server's side now instead of after its time-out. Nobody waits for the answer.
                 with contextlib.suppress(JetsparkError):
                     self._send(END)
@@ -200,7 +208,7 @@ class FastIngest(Sink):
                 return await self._begin(subject, data, block)
             await self._wait_room()
         number = flow.sent + 1
-        core = self.core
+        core = self._core
         core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
         flow.sent = number
         if core.outbox.size >= FLUSH_AT:
@@ -209,9 +217,9 @@ class FastIngest(Sink):
 
     # What the connection calls
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         flow = self._flow
-        now = self.core.loop.time()
+        now = self._core.loop.time()
         for message in items:
             tokens = message.subject[self._cut :].split(".")
             if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
@@ -223,19 +231,19 @@ class FastIngest(Sink):
                 self._perform(flow.on_reply(message.data, number, operation, now))
         self._wake()
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         self._perform(self._flow.on_link_lost(error))
         self._wake()
 
-    def link_restored(self) -> None:
+    def _link_restored(self) -> None:
         self._perform(self._flow.on_link_restored())
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         if subject == self._subject:
             self._flow.on_failure(error)
             self._wake()
 
-    def ended(self, error: JetsparkError | None) -> None:
+    def _ended(self, error: JetsparkError | None) -> None:
         self._flow.on_failure(
             error or ConnectionClosed("the connection was closed during a fast-ingest batch")
         )
@@ -247,7 +255,7 @@ class FastIngest(Sink):
         """Send the first message and wait for the flow that the server grants."""
         if not self._open:
             raise ConnectionClosed("the fast-ingest batch is not open; use it with 'async with'")
-        flow, core = self._flow, self.core
+        flow, core = self._flow, self._core
         self._beginning = True
         try:
             for attempt in range(DEFAULT_RETRIES + 1):
@@ -279,7 +287,7 @@ class FastIngest(Sink):
         flow = self._flow
         if flow.state is State.NEW:
             return
-        self._perform(flow.on_commit(self.core.loop.time()))
+        self._perform(flow.on_commit(self._core.loop.time()))
         while flow.state is not State.DONE:
             await self._waiters.wait()
         if flow.error is not None:
@@ -301,13 +309,13 @@ class FastIngest(Sink):
 
     def _send(self, operation: int) -> None:
         number = self._flow.sent + (operation == END)
-        self.core.outbox.publish(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
+        self._core.outbox.publish(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Report):
                 self._report(action.gap)
-            elif self.core.is_connected:
+            elif self._core.is_connected:
                 # Without a link there is nobody to ask; on_link_restored asks again.
                 self._send(PING if isinstance(action, SendPing) else END)
 
@@ -319,15 +327,15 @@ class FastIngest(Sink):
             self._on_gap(gap)
         except Exception as error:
             what = f"on_gap of fast-ingest batch {self._id} raised"
-            self.core.callback_failed(what, self.subject, error)
+            self._core.callback_failed(what, self._receiver.subject, error)
 
     def _set_timer(self) -> None:
         if self._open and self._flow.state is not State.DONE:
-            loop = self.core.loop
+            loop = self._core.loop
             self._timer = loop.call_at(self._flow.next_deadline(), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._perform(self._flow.on_timer(self.core.loop.time()))
+        self._perform(self._flow.on_timer(self._core.loop.time()))
         self._wake()
         self._set_timer()
 
@@ -335,7 +343,7 @@ class FastIngest(Sink):
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
-        self.core.router.remove(self)
+        self._core.router.remove(self._receiver)
         if self._flow.state is not State.DONE:
             self._flow.on_failure(ConnectionClosed("the fast-ingest batch was closed"))
         self._wake()

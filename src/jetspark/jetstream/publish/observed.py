@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class _Observed:
-    core: Core
+    _core: Core
 
     @property
     def _observer(self) -> Observer:
-        assert self.core.observer is not None
-        return self.core.observer
+        assert self._core.observer is not None
+        return self._core.observer
 
     async def publish(
         self,
@@ -40,7 +40,7 @@ class _Observed:
         return result
 
 
-class ObservedPublisher(_Observed, Publisher):  # type: ignore[misc]
+class ObservedPublisher(_Observed, Publisher):
     """A publisher that tells the observer of each message."""
 
     def publish_nowait(
@@ -64,11 +64,11 @@ class ObservedPublisher(_Observed, Publisher):  # type: ignore[misc]
         return batch
 
 
-class ObservedAtomicBatch(_Observed, AtomicBatch):  # type: ignore[misc]
+class ObservedAtomicBatch(_Observed, AtomicBatch):
     """A batch that tells the observer of each message."""
 
 
-class ObservedFastIngest(_Observed, FastIngest):  # type: ignore[misc]
+class ObservedFastIngest(_Observed, FastIngest):
     """A fast-ingest batch that tells the observer of each message."""
 
 

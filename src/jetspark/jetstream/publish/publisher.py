@@ -84,9 +84,9 @@ class Publisher(PendingAcks):
         return f"Publisher(window={self._flow.window}, pending={self.pending})"
 
     async def __aenter__(self) -> Self:
-        core = self.core
+        core = self._core
         core.check_open()
-        core.router.add(self)
+        core.router.add(self._receiver)
         with self._guard:
             self._flow.begin(core.loop.time(), linked=core.link is not None)
             self._open = True
@@ -234,7 +234,7 @@ class Publisher(PendingAcks):
             self._failures, self._first_failure = 0, None
             raise error
 
-    def ended(self, error: JetsparkError | None) -> None:
+    def _ended(self, error: JetsparkError | None) -> None:
         self._close(error or ConnectionClosed("the connection was closed before the ack came"))
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
@@ -284,7 +284,7 @@ class Publisher(PendingAcks):
 
     def _check_buffer(self, size: int) -> None:
         """While there is no link messages wait in the flow, within the limit of the connection's buffer."""
-        core = self.core
+        core = self._core
         core.check_open()
         total = self._outbox.size + self._flow.unsent_bytes + size
         if total > core.options.reconnect_buffer_size:
@@ -338,7 +338,7 @@ class Publisher(PendingAcks):
             self._ended_by = error
             self._flow.close(error)
             settled = self._pump()
-        self.core.router.remove(self)
+        self._core.router.remove(self._receiver)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
