@@ -116,17 +116,17 @@ def parse_c(n: int) -> None:
 
 
 class Slotted:
-    __slots__ = ("_header", "_headers", "_owner", "data", "reply", "subject")
+    __slots__ = ("_headers", "_owner", "data", "header_block", "reply", "subject")
 
     def __init__(self, subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> None:
         self.subject, self.reply, self.data = subject, reply, data
-        self._header, self._owner, self._headers = header, owner, None
+        self.header_block, self._owner, self._headers = header, owner, None
 
 
 class Plain:
     def __init__(self, subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> None:
         self.subject, self.reply, self.data = subject, reply, data
-        self._header, self._owner, self._headers = header, owner, None
+        self.header_block, self._owner, self._headers = header, owner, None
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Data:
     subject: str
     reply: str
     data: bytes
-    _header: bytes | None
+    header_block: bytes | None
     _owner: Any
     _headers: Any = None
 
@@ -143,7 +143,7 @@ class Tracked(msgspec.Struct):
     subject: str
     reply: str
     data: bytes
-    _header: bytes | None
+    header_block: bytes | None
     _owner: Any
     _headers: Any = None
 

@@ -34,6 +34,9 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('jetspark.arrow needs pyarrow: pip install "jetspark[arrow]"') from error
 
+from jetspark.blocking._facade import Facade, inside
+from jetspark.jetstream.stream import api_of
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from types import TracebackType
@@ -144,6 +147,13 @@ def _names(columns: Sequence[str] | None) -> list[str]:
     return names
 
 
+def _inside(handle: Any) -> tuple[Engine | None, Any]:
+    """The engine of a blocking handle, and the async handle."""
+    if isinstance(handle, Facade):
+        return inside(handle)
+    return None, handle
+
+
 class ConsumeArrow:
     """Record batches of a consumer; made by :func:`consume_arrow`."""
 
@@ -157,8 +167,7 @@ class ConsumeArrow:
         views: bool = False,
     ) -> None:
         self._views = views
-        self._engine: Engine | None = getattr(consumer, "_engine", None)
-        source = consumer if self._engine is None else getattr(consumer, "_target", None)
+        self._engine, source = _inside(consumer)
         if not isinstance(source, Consumer):
             raise InvalidArgument(
                 "consumer", consumer, "must be a Consumer of jetspark or of jetspark.blocking"
@@ -288,14 +297,13 @@ class GetArrow:
     """Record batches of stored messages; made by :func:`get_arrow`. Iterate it once."""
 
     def __init__(self, stream: Stream | blocking.Stream, names: list[str], request: dict[str, Any]) -> None:
-        self._engine: Engine | None = getattr(stream, "_engine", None)
-        source = stream if self._engine is None else getattr(stream, "_target", None)
+        self._engine, source = _inside(stream)
         if not isinstance(source, Stream):
             raise InvalidArgument("stream", stream, "must be a Stream of jetspark or of jetspark.blocking")
         self._names = names
         self._stream = source.name
         self._end = request["end"]
-        self._pages = read_pages(source._js._api, source.name, **request)
+        self._pages = read_pages(api_of(source), source.name, **request)
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         if self._engine is not None:

@@ -16,7 +16,9 @@ from jetspark.connection.auth import (
     build_authenticator,
 )
 from jetspark.connection.client import Connection as CoreConnection
+from jetspark.connection.client import core_of
 from jetspark.connection.contexts import load_context
+from jetspark.connection.core import Core
 from jetspark.connection.options import MIB, ConnectOptions, Listener
 from jetspark.connection.tls import build_ssl_context
 from jetspark.connection.urls import Servers, parse_servers
@@ -26,11 +28,12 @@ from jetspark.errors import InvalidArgument
 if TYPE_CHECKING:
     import os
     import ssl
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from types import TracebackType
 
     from jetspark._secret import Secret
     from jetspark.jetstream.context import JetStream
+    from jetspark.jetstream.kinds import JetStreamKinds
     from jetspark.metrics import Metrics
     from jetspark.tracing import Tracing
 
@@ -38,8 +41,16 @@ if TYPE_CHECKING:
 class Connection(CoreConnection):
     """A connection to NATS. Made by :func:`jetspark.connect`; end it with ``close`` or ``drain``."""
 
-    def __init__(self, options: ConnectOptions, jetstream_defaults: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options)
+    def __init__(
+        self,
+        options: ConnectOptions,
+        jetstream_defaults: Mapping[str, Any] | None = None,
+        *,
+        core: Core | None = None,
+        jetstream_kinds: JetStreamKinds | None = None,
+    ) -> None:
+        super().__init__(core or Core(options))
+        self._jetstream_kinds = jetstream_kinds
         # domain and api_prefix of the NATS context this connection was made from.
         self._jetstream_defaults = dict(jetstream_defaults or {})
 
@@ -62,7 +73,9 @@ class Connection(CoreConnection):
         if domain is None and api_prefix is None:
             domain = self._jetstream_defaults.get("domain")
             api_prefix = self._jetstream_defaults.get("api_prefix") if domain is None else None
-        return JetStream(self, domain=domain, api_prefix=api_prefix, timeout=timeout)
+        return JetStream(
+            self, domain=domain, api_prefix=api_prefix, timeout=timeout, kinds=self._jetstream_kinds
+        )
 
 
 C = TypeVar("C", bound=Connection)
@@ -87,18 +100,7 @@ class Connecting:
         self._connection: Connection | None = None
 
     async def _open(self) -> Connection:
-        return await self._start(Connection(self._options, self._jetstream_options))
-
-    async def _start(self, connection: C) -> C:
-        """Hang what observes it into the connection, then connect."""
-        if self._metrics is not None:
-            from jetspark.metrics import Meter  # only for those who count
-
-            Meter(connection, self._metrics)
-        if self._tracing is not None:
-            self._tracing.instrument(connection)
-        await connection._connect_first()
-        return connection
+        return await open_with(self, Connection)
 
     def __await__(self) -> Generator[Any, None, Connection]:
         return self._open().__await__()
@@ -115,6 +117,20 @@ class Connecting:
     ) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+
+async def open_with(connecting: Connecting, make: Callable[[ConnectOptions, Mapping[str, Any]], C]) -> C:
+    """Make the connection, tell those who observe it, and connect. The blocking facade makes its own."""
+    connection = make(connecting._options, connecting._jetstream_options)
+    core = core_of(connection)
+    if connecting._metrics is not None:
+        from jetspark.metrics import Meter  # only for those who count
+
+        Meter(connection, connecting._metrics)
+    if connecting._tracing is not None:
+        core.observe(connecting._tracing.observer(core))
+    await core.connect_first()
+    return connection
 
 
 @hides_locals

@@ -3,9 +3,9 @@
 A hook is any object with the three methods of :class:`Metrics`; :class:`MemoryMetrics` keeps the figures in
 memory and writes them as Prometheus reads them. ``METRICS`` lists what is told.
 
-A connection without a hook has none of this: a :class:`Meter` hangs itself into the methods of the one
-connection that it is for. It adds up what happens, takes the rest from the statistics that are kept anyway,
-and tells the hook once a second and at the end, so that the hook's own cost is not one of messages.
+A connection without a hook has none of this: a :class:`Meter` is the observer of one connection. It adds up
+what happens, takes the rest from the statistics that are kept anyway, and tells the hook once per second and
+at the end, so that the hook costs nothing per message.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from jetspark._log import fields, get_logger
 from jetspark.connection import events as ev
+from jetspark.connection.client import core_of
 from jetspark.connection.listening import QUIET_SECONDS
+from jetspark.connection.observer import Observer, Sending
+from jetspark.connection.sink import Receiver
 from jetspark.connection.subscription import Subscription
 from jetspark.jetstream.consume.flow_sink import FlowSink
-from jetspark.jetstream.consume.pull import PullSink
-from jetspark.jetstream.message import ACK, Message
+from jetspark.jetstream.message import ACK
 from jetspark.jetstream.publish.atomic_batch import AtomicBatch
 from jetspark.jetstream.publish.fast_ingest import FastIngest
 from jetspark.jetstream.publish.publisher import Publisher
 
 if TYPE_CHECKING:
-    from jetspark.connection.sink import Sink
+    from jetspark.connection.client import Connection
+    from jetspark.connection.observer import Api
     from jetspark.errors import JetsparkError
-    from jetspark.wire.columns import Columns
+    from jetspark.jetstream.models.puback import PubAck
+    from jetspark.wire.columns import AnyColumns
 
 logger = get_logger("metrics")
 
@@ -67,7 +72,7 @@ METRICS: dict[str, tuple[str, str]] = {
 """Every metric: its kind and its meaning."""
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_ACK_KINDS = {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "progress"}
+_ACK_KINDS = {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "progress", b"+NXT": "next"}
 _INTERVAL = 1.0
 
 
@@ -158,29 +163,23 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class Meter:
+class Meter(Observer):
     """Counts what happens on one connection, and tells the hook."""
 
-    def __init__(self, client: Any, hook: Metrics) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, hook: Metrics) -> None:
+        self._connection = connection
+        self._core = core_of(connection)
         self._hook = hook
-        self._base = {"connection": client.options.name} if client.options.name else {}
+        self._base = {"connection": connection.options.name} if connection.options.name else {}
         self._lock = threading.Lock()  # blocking callers ack and publish in threads of their own
         self._sums: dict[Key, float] = {}
         self._seen: dict[str, int] = {}
-        self._sinks: dict[Sink, bool] = {}  # whether it has left
-        self._told: WeakKeyDictionary[Sink, dict[Key, int]] = WeakKeyDictionary()
+        self._sinks: dict[object, bool] = {}  # whether it has left
+        self._told: WeakKeyDictionary[object, dict[Key, int]] = WeakKeyDictionary()
         self._timer: Any = None
         self._lost_at: float | None = None
         self._quiet_until = 0.0
-        self._hang(client, "_emit", self._event)
-        self._hang(client, "_add_sink", self._sink_added)
-        self._hang(client, "_remove_sink", self._sink_removed)
-        self._hang(client, "_pub", self._published)
-        jetstream = client.jetstream
-        client.jetstream = lambda **options: self._metered_jetstream(jetstream(**options))
-        kind = getattr(client, "_consumer_message_class", Message)
-        client._consumer_message_class = self._metered_message(kind)
+        self._core.observe(self)
 
     def add(self, name: str, value: float = 1, **labels: str) -> None:
         """Count something; the hook hears of it with the next report."""
@@ -190,8 +189,7 @@ class Meter:
 
     def report(self) -> None:
         """Tell the hook what has come since the last report."""
-        client = self._client
-        stats = client.stats
+        stats = self._connection.stats
         for name, total in (
             ("sent_messages_total", stats.out_msgs),
             ("received_messages_total", stats.in_msgs),
@@ -214,7 +212,7 @@ class Meter:
         for (name, labels), value in sums.items():
             if value:
                 self._tell(self._hook.count, name, value, dict(labels))
-        self._tell(self._hook.gauge, "jetspark_connected", int(client.is_connected), {})
+        self._tell(self._hook.gauge, "jetspark_connected", int(self._core.is_connected), {})
         self._tell(self._hook.gauge, "jetspark_buffered_messages", buffered, {})
         self._tell(self._hook.gauge, "jetspark_unacked_publishes", unacked, {})
 
@@ -231,29 +229,18 @@ class Meter:
 
     def _tick(self) -> None:
         self.report()
-        self._timer = self._client._loop.call_later(_INTERVAL, self._tick)
+        self._timer = self._core.loop.call_later(_INTERVAL, self._tick)
 
-    def _harvest(self, sink: Sink) -> None:
+    def _harvest(self, sink: object) -> None:
         """Count what the sink's own statistics have grown by."""
         told = self._told.setdefault(sink, {})
         for key, total in _totals(sink).items():
             self.add(key[0], max(0, total - told.get(key, 0)), **dict(key[1]))
             told[key] = total
 
-    # What is hung into the connection: called behind a method, with its arguments
+    # What the connection tells
 
-    @staticmethod
-    def _hang(thing: Any, name: str, after: Callable[..., None]) -> None:
-        inner = getattr(thing, name)
-
-        def metered(*args: Any, **options: Any) -> Any:
-            result = inner(*args, **options)
-            after(*args, **options)
-            return result
-
-        setattr(thing, name, metered)
-
-    def _event(self, event: ev.Event) -> None:
+    def event(self, event: ev.Event) -> None:
         if isinstance(event, ev.Connected):
             self._tick()
         elif isinstance(event, ev.Disconnected):
@@ -270,29 +257,30 @@ class Meter:
                 self._timer.cancel()
             self.report()
 
-    def _sink_added(self, sink: Any) -> None:
-        self._sinks[sink] = False
-        if not isinstance(sink, FlowSink) or "deliver" in vars(sink):
-            return  # an ordered one is added again and again
-        self._hang(sink, "deliver", self._delivered)
-        self._hang(sink, "deliver_columns", self._delivered_columns)
-        self._hang(sink, "_notify", self._warned)
-        if isinstance(sink, PullSink):
-            self._hang(sink, "_send_pull", lambda *_: self.add("pulls_total"))
-            if getattr(sink, "_message", None) is not None:  # of ack_next
-                self.add("acked_total", kind="next")
+    def sink_added(self, sink: object) -> None:
+        self._sinks[_face(sink)] = False
 
-    def _sink_removed(self, sink: Sink, **options: Any) -> None:
+    def sink_removed(self, sink: object) -> None:
+        sink = _face(sink)
         if sink in self._sinks:
             self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
 
-    def _warned(self, warning: JetsparkError) -> None:
+    def warned(self, warning: JetsparkError) -> None:
         self.add("errors_total", type=type(warning).__name__)
 
-    def _delivered_columns(self, columns: Columns) -> None:
-        self.add("delivered_total", len(columns), api="jetstream")
+    def pulled(self) -> None:
+        self.add("pulls_total")
 
-    def _delivered(self, items: list[Any], nbytes: int) -> None:
+    def acked(self, body: bytes) -> None:
+        self.add("acked_total", kind=_ACK_KINDS[body[:4]])
+
+    def delivered_columns(self, sink: object, columns: AnyColumns) -> None:
+        if isinstance(sink, FlowSink):
+            self.add("delivered_total", len(columns), api="jetstream")
+
+    def delivered(self, sink: object, items: list[Any]) -> None:
+        if not isinstance(sink, FlowSink):
+            return
         count = again = 0
         for item in items:
             reply = item.reply
@@ -307,56 +295,43 @@ class Meter:
         self.add("delivered_total", count, api="jetstream")
         self.add("redelivered_total", again)
 
-    def _published(
-        self,
-        subject: str,
-        payload: Any = b"",
-        reply: str = "",
-        headers: Any = None,
-        *,
-        own_reply: bool = False,
-    ) -> None:
+    def published(self, subject: str, payload: bytes, reply: str, headers: Any, own_reply: bool) -> None:
         if not own_reply:
             # Neither answers to flow control nor the end of a batch, whose headers are encoded.
             if not (subject.startswith("$JS.") or type(headers) is bytes):
                 self.add("published_total", api="core")
-        elif self._client._inbox is not None and reply.startswith(self._client._inbox._base):
+        elif self._core.inbox is not None and reply.startswith(self._core.inbox.base):
             self.add("requests_total")
             if payload is ACK and subject.startswith("$JS.ACK."):
                 self.add("acked_total", kind="ack")
 
-    def _metered_jetstream(self, js: Any) -> Any:
-        inner = js.publish
+    @contextmanager
+    def publishing(
+        self, api: Api, subject: str, data: Any, headers: Any, msg_id: str | None = None
+    ) -> Iterator[Sending]:
+        # The others count by themselves, or are counted when the message is buffered.
+        if api != "jetstream":
+            yield Sending(headers, lambda _: None)
+            return
+        self.add("published_total", api="jetstream")
+        start = time.perf_counter()
 
-        async def publish(*args: Any, **options: Any) -> Any:
-            self.add("published_total", api="jetstream")
-            start = time.perf_counter()
-            try:
-                ack = await inner(*args, **options)
-            except BaseException as error:
-                self.add("publish_failed_total")
-                self.add("errors_total", type=type(error).__name__)
-                raise
+        def done(ack: PubAck) -> None:
             self._tell(self._hook.observe, "jetspark_publish_seconds", time.perf_counter() - start, {})
             self.add("publish_acked_total")
             self.add("publish_duplicates_total", int(ack.duplicate))
-            return ack
 
-        js.publish = publish
-        return js
+        try:
+            yield Sending(headers, done)
+        except BaseException as error:
+            self.add("publish_failed_total")
+            self.add("errors_total", type=type(error).__name__)
+            raise
 
-    def _metered_message(self, kind: Any) -> Any:
-        meter = self
 
-        class Message(kind, eq=False, gc=False):  # type: ignore[misc, call-arg]
-            def _wants_ack(self, body: bytes, *, terminal: bool) -> bool:
-                sent: bool = kind._wants_ack(self, body, terminal=terminal)
-                if sent:
-                    meter.add("acked_total", kind=_ACK_KINDS[body[:4]])
-                return sent
-
-        Message.__doc__ = kind.__doc__
-        return Message
+def _face(sink: object) -> object:
+    """What keeps the statistics: the user's object where there is one."""
+    return sink.face if isinstance(sink, Receiver) else sink
 
 
 def _totals(sink: Any) -> dict[Key, int]:
@@ -379,5 +354,6 @@ def _totals(sink: Any) -> dict[Key, int]:
         return {("published_total", jetstream): sink.count, ("publish_acked_total", ()): stored}
     if isinstance(sink, Subscription):
         core = (("api", "core"),)
-        return {("delivered_total", core): sink._accepted, ("dropped_total", incoming): sink.dropped}
+        arrived = sink.delivered + sink.pending_messages
+        return {("delivered_total", core): arrived, ("dropped_total", incoming): sink.dropped}
     return {("dropped_total", incoming): getattr(sink, "dropped", 0)}

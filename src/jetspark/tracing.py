@@ -1,7 +1,6 @@
 """OpenTelemetry spans, for ``connect(tracing=True)`` (extra ``otel``).
 
-Nothing here runs on a connection without it: the methods of a traced connection, and of what it makes, are
-wrapped when they are made, so those of others stay as they are.
+Nothing here runs on a connection without it: a traced connection has an observer, which is around the calls.
 
 The spans follow the messaging conventions of OpenTelemetry:
 
@@ -26,6 +25,7 @@ import functools
 import inspect
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -33,6 +33,9 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from jetspark.connection.client import core_of
+from jetspark.connection.message import owner_of
+from jetspark.connection.observer import Observer, Sending, SendingMany, nothing
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.jetstream.publish.many import Publishing
@@ -40,17 +43,20 @@ from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span, TracerProvider
 
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.core import Core
     from jetspark.connection.message import MsgBase
+    from jetspark.connection.observer import Api
+    from jetspark.connection.outbox import HeadersLike
 
-    # The arguments to call with, and what to do with the result.
-    Around = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], object] | None]
 
 _W3C = TraceContextTextMapPropagator()
+
+
+# By the core of a connection, how it is traced.
+_traced: WeakKeyDictionary[Core, Tracing] = WeakKeyDictionary()
 
 
 class _HeadersGetter(Getter[Headers]):
@@ -91,7 +97,7 @@ def process(message: Any) -> Iterator[Span]:
 
     Of the connection's ``tracing``; without one it belongs to the global tracer provider.
     """
-    tracing: Tracing = getattr(_client_of(message), "_tracing", None) or Tracing()
+    tracing: Tracing = _traced.get(_core_of_message(message)) or Tracing()
     with tracing.process(message) as span:
         yield span
 
@@ -120,7 +126,7 @@ class Tracing:
     @contextmanager
     def process(self, message: MsgBase, around: Context | None = None) -> Iterator[Span]:
         """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
-        attributes = self._attributes(_client_of(message), "process", "process", message.subject)
+        attributes = self.attributes(_core_of_message(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
         # A core subscription may get these too, and not every one can be read.
         if message.reply.startswith("$JS.ACK."):
@@ -135,12 +141,12 @@ class Tracing:
         parent = extract(message, around)
         apart = outer.is_valid and outer != trace.get_current_span(parent).get_span_context()
         links = [trace.Link(outer)] if apart else None
-        with self._span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
+        with self.span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
             yield span
         span.end()
 
     @contextmanager
-    def _span(
+    def span(
         self,
         kind: trace.SpanKind,
         attributes: dict[str, Any],
@@ -157,181 +163,100 @@ class Tracing:
             span.end()
             raise
 
-    def _attributes(self, client: Any, operation: str, kind: str, destination: str) -> dict[str, Any]:
+    def attributes(self, core: Core, operation: str, kind: str, destination: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
             "messaging.operation.type": kind,
         }
-        client = getattr(client, "_client", client)  # of the blocking facade
         # Exporters take UTF-8 alone, and a subject is bytes that somebody sent. What is no str is refused
         # by the call itself.
         destination = str(destination).encode("utf-8", "replace").decode()
         if destination:
             found["messaging.destination.name"] = destination
-        if destination.startswith(client.options.inbox_prefix + "."):
+        if destination.startswith(core.options.inbox_prefix + "."):
             found["messaging.destination.temporary"] = True
         elif self._destination is not None and destination and kind != "receive":
             found["messaging.destination.template"] = self._destination(destination)
-        if client.options.name:
-            found["messaging.client.id"] = client.options.name
-        server = client._server
+        if core.options.name:
+            found["messaging.client.id"] = core.options.name
+        server = core.server
         if server is not None:
             found["server.address"], found["server.port"] = server.url.host, server.url.port
         return found
 
-    # Wrapping
+    def observer(self, core: Core) -> Observer:
+        """What traces one connection."""
+        _traced[core] = self
+        return _Tracer(self, core)
 
-    def instrument(self, client: Any) -> None:
-        """Trace a connection and what will be made of it; both faces of the API."""
-        client._tracing = self
-        self._trace_publish(client, client)
-        if inspect.iscoroutinefunction(client.request):
-            client._api_prefixes = {"$JS."}
-            _wrap(client, "request", functools.partial(self._request, client))
-            _wrap(client, "subscribe", functools.partial(self._callback, client))
-        _see(client, "jetstream", functools.partial(self._trace_jetstream, client))
 
-    def _trace_jetstream(self, client: Any, js: Any) -> None:
-        for name in ("publisher", "atomic_batch", "fast_ingest"):
-            _see(js, name, functools.partial(self._trace_publish, client))
-        if not inspect.iscoroutinefunction(js.publish):
-            return  # the facade, whose other calls end in those of the connection in its thread
-        client._api_prefixes.add(js._api.prefix + ".")
-        self._trace_publish(client, js)
-        _wrap(js, "subscribe", functools.partial(self._callback, client))
-        for name in ("get_consumer", "_put_consumer", "create_ordered_consumer"):
-            _see(js, name, functools.partial(self._trace_consumer, client))
-        _see(js, "pull_subscribe", functools.partial(self._trace_pull, client))
+class _Tracer(Observer):
+    """Traces one connection."""
 
-    def _trace_consumer(self, client: Any, consumer: Any) -> None:
-        fetching = functools.partial(self._fetch, client, consumer)
-        _wrap(consumer, "consume", functools.partial(self._callback, client))
-        _see(consumer, "_new_fetch", lambda fetch: _wrap(fetch, "_collect", fetching))
-
-    def _trace_pull(self, client: Any, subscription: Any) -> None:
-        _wrap(subscription, "fetch", functools.partial(self._fetch, client, subscription.consumer))
-
-    def _trace_publish(self, client: Any, thing: Any) -> None:
-        for name in ("publish", "publish_nowait"):
-            if hasattr(thing, name):
-                _wrap(thing, name, functools.partial(self._publish, client))
-        if hasattr(thing, "publish_many"):
-            _wrap(thing, "publish_many", functools.partial(self._publish_many, client))
-
-    # What is around a call: each yields the arguments to call with, and what to do with the result
+    def __init__(self, tracing: Tracing, core: Core) -> None:
+        self._tracing = tracing
+        self._core = core
 
     @contextmanager
-    def _publish(
-        self,
-        client: Any,
-        subject: str,
-        *body: Any,
-        headers: Any = None,
-        operation: str = "publish",
-        **options: Any,
-    ) -> Iterator[Around]:
-        attributes = self._attributes(client, operation, "send", subject)
-        data = body[0] if body else options.get("data", options.get("payload", b""))
+    def publishing(
+        self, api: Api, subject: str, data: Any, headers: Any, msg_id: str | None = None
+    ) -> Iterator[Sending]:
+        operation = "request" if api == "request" else "publish"
+        # Not requests to JetStream's API, nor those that carry a context already.
+        if api == "request" and (str(subject).startswith("$JS.") or (headers and "traceparent" in headers)):
+            yield Sending(headers, nothing)
+            return
+        attributes = self._tracing.attributes(self._core, operation, "send", subject)
         if isinstance(data, bytes | bytearray | memoryview):
             attributes["messaging.message.body.size"] = len(data)
-        if options.get("msg_id") is not None:
-            attributes["messaging.message.id"] = options["msg_id"]
-        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
-            options["headers"] = inject(headers)
-            yield (subject, *body), options, functools.partial(_end_with, span)
+        if msg_id is not None:
+            attributes["messaging.message.id"] = msg_id
+        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
+            yield Sending(inject(headers), functools.partial(_end_with, span))
 
     @contextmanager
-    def _publish_many(self, client: Any, messages: Iterable[Publishing]) -> Iterator[Around]:
+    def publishing_many(self, messages: Iterable[Publishing]) -> Iterator[SendingMany]:
         """One span for all of them: its context is in every message."""
         many = [Publishing(*message) for message in messages]
         subjects = {message.subject for message in many}
         subject = subjects.pop() if len(subjects) == 1 else ""
-        attributes = self._attributes(client, "publish_many", "send", subject)
+        attributes = self._tracing.attributes(self._core, "publish_many", "send", subject)
         attributes["messaging.batch.message_count"] = len(many)
-        with self._span(trace.SpanKind.PRODUCER, attributes) as span:
+        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
             traced = [message._replace(headers=inject(message.headers)) for message in many]
-            yield (traced,), {}, lambda _: span.end()
+            yield SendingMany(traced, lambda _: span.end())
 
     @contextmanager
-    def _request(
-        self, client: Any, subject: str, *body: Any, headers: Any = None, **options: Any
-    ) -> Iterator[Around]:
-        # Not the API's own requests, nor those of js.publish, which has a span.
-        if str(subject).startswith(tuple(client._api_prefixes)) or (headers and "traceparent" in headers):
-            yield (subject, *body), {**options, "headers": headers}, None
-            return
-        with self._publish(client, subject, *body, headers=headers, operation="request", **options) as traced:
-            yield traced
+    def fetching(self, stream: str, consumer: str) -> Iterator[Callable[[Any], None]]:
+        attributes = self._tracing.attributes(self._core, "fetch", "receive", stream)
+        attributes["messaging.destination.subscription.name"] = consumer
+        with self._tracing.span(trace.SpanKind.CLIENT, attributes) as span:
+            yield functools.partial(_end_with_batch, span)
 
-    @contextmanager
-    def _fetch(self, client: Any, consumer: Any, *args: Any, **options: Any) -> Iterator[Around]:
-        attributes = self._attributes(client, "fetch", "receive", consumer.stream_name)
-        attributes["messaging.destination.subscription.name"] = consumer.name
-        with self._span(trace.SpanKind.CLIENT, attributes) as span:
-            yield args, options, functools.partial(_end_with_batch, span)
-
-    @contextmanager
-    def _callback(self, client: Any, *args: Any, callback: Any = None, **options: Any) -> Iterator[Around]:
-        """A call that takes a callback: give each message that it will be called with a span."""
-        if callable(callback):
-            callback = self._handler(callback, blocking=hasattr(client, "engine"))
-        yield args, {**options, "callback": callback}, None
-
-    def _handler(self, callback: Callable[[Any], Any], *, blocking: bool) -> Callable[[Any], Any]:
+    def handling(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         # The task that runs callbacks has the context in which it was made, which is over.
-        nothing = Context()
+        context = Context()
+        tracing = self._tracing
 
         def handle_here(message: Any) -> Any:
-            with self.process(message, nothing):
+            with tracing.process(message, context):
                 return callback(message)
 
         async def handle(message: Any) -> None:
-            with self.process(message, nothing):
+            with tracing.process(message, context):
                 result = callback(message)
                 if inspect.isawaitable(result):
                     await result
 
-        return handle_here if blocking else handle
+        return handle_here if self._core.threads else handle
 
 
-def _wrap(thing: Any, name: str, around: Callable[..., AbstractContextManager[Around]]) -> None:
-    """Replace a method of one object, plain or async, by itself inside ``around``."""
-    inner = getattr(thing, name)
-
-    @functools.wraps(inner)
-    def plain(*args: Any, **options: Any) -> Any:
-        with around(*args, **options) as (args, options, then):
-            result = inner(*args, **options)
-        if then is not None:
-            then(result)
-        return result
-
-    @functools.wraps(inner)
-    async def coroutine(*args: Any, **options: Any) -> Any:
-        with around(*args, **options) as (args, options, then):
-            result = await inner(*args, **options)
-        if then is not None:
-            then(result)
-        return result
-
-    setattr(thing, name, coroutine if inspect.iscoroutinefunction(inner) else plain)
-
-
-def _see(thing: Any, name: str, trace_it: Callable[[Any], None]) -> None:
-    """Let ``trace_it`` have what a method returns before the caller has it."""
-
-    @contextmanager
-    def around(*args: Any, **options: Any) -> Iterator[Around]:
-        yield args, options, trace_it
-
-    _wrap(thing, name, around)
-
-
-def _client_of(message: Any) -> Any:
-    """The connection in whose loop the message arrived."""
-    owner = message._owner
-    return getattr(owner, "client", None) or getattr(owner, "_client", owner)
+def _core_of_message(message: Any) -> Core:
+    """The core of the connection that the message came from."""
+    owner = owner_of(message)
+    core: Core | None = getattr(owner, "core", None)
+    return core_of(owner) if core is None else core
 
 
 def _name(attributes: dict[str, Any]) -> str:

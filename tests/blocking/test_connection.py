@@ -422,7 +422,7 @@ def test_request_many_ends_by_count_stall_sentinel_or_break(nc: blocking.Connect
     for msg in nc.request_many(subject):
         assert msg.data == b"0"
         break
-    assert len([sink for sink in nc._client._sinks.values() if sink.subject.startswith("_INBOX")]) <= 1
+    assert len([sink for sink in nc._core.router.sinks.values() if sink.subject.startswith("_INBOX")]) <= 1
 
 
 def test_respond_needs_a_reply_subject(nc: blocking.Connection) -> None:

@@ -195,7 +195,7 @@ def test_a_suspended_server_makes_publishers_wait(own_server: Server) -> None:
 
         thread = threading.Thread(target=publish)
         thread.start()
-        eventually_sync(lambda: nc._client._write_waiters)
+        eventually_sync(lambda: nc._core.outbox.waiters)
         # Sockets' buffers plus write_buffer_size plus what was on its way: far from everything.
         assert sent < 20_000
         own_server.resume()

@@ -143,7 +143,7 @@ def test_what_was_drained_is_handed_out_behind_the_end_of_the_connection(
     with reader.theirs.consume() as messages:
         eventually_sync(lambda: messages.pending == 20)
         messages.drain()
-        eventually_sync(lambda: not reader.nc._client._sinks or messages._target._sink.flow._unsubscribed)
+        eventually_sync(lambda: not reader.nc._core.router.sinks or messages._target._sink.flow._unsubscribed)
         reader.nc.close()
         assert [int(message.data) for message in messages] == list(range(20))
 
@@ -302,7 +302,7 @@ def test_only_the_loop_looks_at_what_only_the_loop_changes(server: Server) -> No
             return super().__iter__()
 
     nc = blocking.connect(server.url)
-    nc._client._drained_sinks = Watched()
+    nc._core.router.drained = Watched()
     nc.drain()
     assert threads
     assert threading.current_thread() not in threads

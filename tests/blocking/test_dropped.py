@@ -120,8 +120,7 @@ def test_callbacks_keep_it_open(server: Server) -> None:
         gc.collect()
         other.publish(subject, b"1")
         eventually_sync(lambda: got)
-        client = got[0]._owner._client
-        client.held().connection.close()
+        got[0]._owner.core.held().connection.close()
 
 
 @pytest.mark.parametrize("flags", [[], ["-X", "dev"], ["-W", "error"]], ids=" ".join)

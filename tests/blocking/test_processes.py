@@ -75,7 +75,7 @@ def test_forked_child_refuses_though_the_parent_held_every_lock(server: Server, 
                     call()
             nc.close()
 
-        with nc._engine.loop._lock, nc._client._outbox_lock:
+        with nc._engine.loop._lock, nc._core.outbox._lock:
             assert in_child(check) == 0
 
 
@@ -146,7 +146,7 @@ def test_interrupted_request_is_cancelled_in_the_loop(server: Server, spawn: Spa
                 nc.request(subject, timeout=60)
             except KeyboardInterrupt:
                 nc.flush()
-                print(len(nc._client._inbox._pending), sub.pending_messages)
+                print(len(nc._core.inbox._pending), sub.pending_messages)
         """,
     )
     stdout, stderr = process.communicate(timeout=60)

@@ -35,7 +35,7 @@ def take(sub: blocking.PushSubscription, count: int) -> list[int]:
 
 def send_status(nc: blocking.Connection, subject: str, line: bytes) -> None:
     async def send() -> None:
-        nc._client._pub(subject, b"", "", HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
+        nc._core.outbox.publish(subject, b"", "", HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
 
     nc._engine.run(send)
 

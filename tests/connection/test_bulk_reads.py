@@ -218,11 +218,11 @@ async def test_tls_is_left_alone(tmp_path: Any, first: bool) -> None:
     tls = ServerTLS(cert=pki.server.cert, key=pki.server.key, handshake_first=first)
     with Server(jetstream=False, tls=tls) as server:
         async with jetspark.connect(server.url, tls_ca=pki.ca, tls_handshake_first=first) as nc:
-            nc._bulk_reads(True)
-            assert nc._link is not None
-            assert nc._link._bulk is None
+            nc._core.bulk_reads(True)
+            assert nc._core.link is not None
+            assert nc._core.link._bulk is None
             assert await nc.rtt() > 0
-            nc._bulk_reads(False)
+            nc._core.bulk_reads(False)
 
 
 # --- who switches it on --------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ COUNT = 20_000
 
 
 def reads_in_bulk(nc: jetspark.Connection) -> bool:
-    assert nc._link is not None
-    return nc._link._bulk is not None
+    assert nc._core.link is not None
+    return nc._core.link._bulk is not None
 
 
 async def filled(nc: jetspark.Connection, count: int = COUNT) -> tuple[str, jetspark.Stream]:
@@ -277,8 +277,8 @@ async def test_a_reader_with_a_large_buffer_reads_in_bulk_until_its_end(
                 if got == COUNT:
                     break
         assert not reads_in_bulk(nc)
-        assert mark_of(nc._link._transport) == 1  # type: ignore[union-attr]
-        assert nc._bulk_readers == other._bulk_readers == 0
+        assert mark_of(nc._core.link._transport) == 1  # type: ignore[union-attr]
+        assert nc._core.bulk_readers == other._core.bulk_readers == 0
         await stream.delete()
 
 
@@ -291,12 +291,12 @@ async def test_several_readers_share_it_and_a_new_link_has_it_too(server: Server
             async with second:
                 assert (await anext(first)).num_rows
                 assert (await anext(second)).num_rows
-                assert (nc._bulk_readers, reads_in_bulk(nc)) == (2, True)
+                assert (nc._core.bulk_readers, reads_in_bulk(nc)) == (2, True)
                 await nc.force_reconnect()
                 await eventually(lambda: nc.is_connected)
                 assert reads_in_bulk(nc)
-            assert (nc._bulk_readers, reads_in_bulk(nc)) == (1, True)
-        assert (nc._bulk_readers, reads_in_bulk(nc)) == (0, False)
+            assert (nc._core.bulk_readers, reads_in_bulk(nc)) == (1, True)
+        assert (nc._core.bulk_readers, reads_in_bulk(nc)) == (0, False)
         await stream.delete()
 
 
@@ -334,7 +334,7 @@ async def test_the_end_of_a_backlog_and_a_trickle_behind_it_arrive(server: Serve
                 await other.jetstream().publish(f"{name}.late", b"%d" % number)
                 batch = await anext(batches)
                 assert batch.column(0).to_pylist() == [b"%d" % number]
-                assert not nc._link._bulk.waits  # type: ignore[union-attr]
+                assert not nc._core.link._bulk.waits  # type: ignore[union-attr]
             await other.publish(f"beside.{name}", b"x")
             assert (await beside.next(timeout=SOON)).data == b"x"
             assert (await nc.request(f"echo.{name}", b"question", timeout=SOON)).data == b"question"

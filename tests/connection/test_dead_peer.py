@@ -154,10 +154,10 @@ async def test_publishers_wait_for_a_server_that_does_not_read(frozen: Server) -
         await nc.flush()
         frozen.suspend()
         producing = asyncio.create_task(produce(nc))
-        await eventually(lambda: nc._write_waiters)
+        await eventually(lambda: nc._core.outbox.waiters)
         # What was taken is in the kernel's buffers and in ours, and ours is small.
         assert published < count
-        assert nc._out_size + nc._link._transport.get_write_buffer_size() < 100_000 + 3 * size  # type: ignore[union-attr]
+        assert nc._core.outbox.size + nc._core.link._transport.get_write_buffer_size() < 100_000 + 3 * size  # type: ignore[union-attr]
         frozen.resume()
         for number in range(count):
             assert int.from_bytes((await sub.next()).data[:4], "big") == number

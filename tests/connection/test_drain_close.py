@@ -157,7 +157,7 @@ async def test_a_connection_that_can_not_be_drained_in_time_is_closed_all_the_sa
     with pytest.raises(DrainTimeout):
         await nc.drain()
     assert nc.is_closed
-    assert nc._callback_tasks == set()
+    assert nc._core.tasks == set()
     assert len(events.of(Closed)) == 1
 
 
@@ -282,7 +282,7 @@ async def test_a_flush_under_way_ends_with_closed_not_with_lost(own_server) -> N
     nc.options = replace(nc.options, connect_timeout=0.1)  # so long does close wait for the server
     own_server.suspend()
     flushing = asyncio.create_task(nc.flush(timeout=30))
-    await eventually(lambda: nc._pongs)
+    await eventually(lambda: nc._core.pongs)
     await nc.close()
     with pytest.raises(ConnectionClosed):
         await flushing
@@ -306,9 +306,9 @@ async def test_a_cancelled_close_still_closes(own_server) -> None:
             await nc.publish("a", b"x" * 65_536)
 
     filling = asyncio.create_task(fill())
-    await eventually(lambda: nc._write_waiters)
+    await eventually(lambda: nc._core.outbox.waiters)
     closing = asyncio.create_task(nc.close())
-    await eventually(lambda: nc._closing)
+    await eventually(lambda: nc._core.closing)
     other = asyncio.create_task(nc.close())
     await asyncio.wait([filling])
     closing.cancel()

@@ -137,7 +137,7 @@ async def test_a_server_error_is_an_event_and_last_error(start_server) -> None:
 async def test_what_a_server_says_before_it_hangs_up_is_an_event(server) -> None:
     events = Recorder()
     async with jetspark.connect(server.url, listener=events) as nc:
-        nc._command(b"NONSENSE\r\n")
+        nc._core.outbox.control(b"NONSENSE\r\n")
         event = await events.wait(ServerError)
         assert "unknown protocol operation" in event.message.lower()
         await events.wait(Reconnected)

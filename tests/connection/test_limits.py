@@ -269,7 +269,7 @@ async def test_a_subscription_refused_for_its_length_leaves_no_task_behind(serve
         # Fits with a sid of one digit only.
         with pytest.raises(InvalidArgument):
             await nc.subscribe("x" * (4096 - len("SUB  1\r\n")), callback=print)
-        assert nc._callback_tasks == set()
+        assert nc._core.tasks == set()
 
 
 SHORT_LINES = "max_control_line: 512"

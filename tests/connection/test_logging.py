@@ -117,13 +117,13 @@ def test_loggers_leave_handlers_and_levels_to_the_application() -> None:
 async def test_a_flood_of_one_kind_is_a_warning_once(server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="jetspark.connection")
     async with jetspark.connect(server.url) as nc:
-        clock = nc._loop.time()
-        nc._listening._loop = SimpleNamespace(time=lambda: clock)  # type: ignore[assignment]
+        clock = nc._core.loop.time()
+        nc._core.listening._loop = SimpleNamespace(time=lambda: clock)  # type: ignore[assignment]
         for _ in range(3):
-            nc._emit(PermissionViolation("publish", "a", "no"))
-            nc._emit(PermissionViolation("publish", "b", "no"))
+            nc._core.emit(PermissionViolation("publish", "a", "no"))
+            nc._core.emit(PermissionViolation("publish", "b", "no"))
         clock += QUIET_SECONDS
-        nc._emit(PermissionViolation("publish", "a", "no"))
+        nc._core.emit(PermissionViolation("publish", "a", "no"))
     records = [record for record in caplog.records if record.nats_event == "PermissionViolation"]  # type: ignore[attr-defined]
     levels = {subject: [r.levelname for r in records if r.nats_subject == subject] for subject in "ab"}  # type: ignore[attr-defined]
     assert levels == {"a": ["WARNING", "DEBUG", "DEBUG", "WARNING"], "b": ["WARNING", "DEBUG", "DEBUG"]}

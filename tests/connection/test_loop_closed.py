@@ -29,7 +29,7 @@ def left_open(server: Server) -> jetspark.Connection:
         await nc.subscribe("a")
         await nc.flush()
         # Its flush is due in the turn of the loop that never comes.
-        nc._pub("nobody", b"unsent")
+        nc._core.outbox.publish("nobody", b"unsent")
         return nc
 
     return asyncio.run(leave())

@@ -163,7 +163,7 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
 
         task = asyncio.create_task(publish())
         try:
-            link = nc._link
+            link = nc._core.link
             assert link is not None
             assert link._transport is not None
             await eventually(lambda: not link.writable)
@@ -172,7 +172,7 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
                 before = published
                 for _ in range(20):
                     await asyncio.sleep(0)
-            held = link._transport.get_write_buffer_size() + nc._out_size
+            held = link._transport.get_write_buffer_size() + nc._core.outbox.size
             # Over the limit by at most one flush and one message.
             assert held <= limit + 2 * (65_536 + 8192)
         finally:
@@ -182,7 +182,7 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
         await asyncio.wait([task])
         await nc.flush()
         # Nothing that was accepted is lost on the way: out_bytes went to the server to the last one.
-        assert nc._out_size == 0
+        assert nc._core.outbox.size == 0
 
 
 async def test_waiting_publishers_go_on_when_the_connection_closes(own_server) -> None:
@@ -195,7 +195,7 @@ async def test_waiting_publishers_go_on_when_the_connection_closes(own_server) -
             await nc.publish("a", b"x" * 65_536)
 
     tasks = [asyncio.create_task(publish()) for _ in range(3)]
-    await eventually(lambda: len(nc._write_waiters) == 3)
+    await eventually(lambda: len(nc._core.outbox.waiters) == 3)
     await nc.close()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(error) for error in done] == [jetspark.errors.ConnectionClosed] * 3
@@ -211,7 +211,7 @@ async def test_a_cancelled_publisher_leaves_the_connection_usable(own_server) ->
                 await nc.publish("a", b"x" * 65_536)
 
         task = asyncio.create_task(publish())
-        await eventually(lambda: nc._write_waiters)
+        await eventually(lambda: nc._core.outbox.waiters)
         task.cancel()
         await asyncio.wait([task])
         own_server.resume()

@@ -88,10 +88,10 @@ async def test_the_connection_and_its_neighbours_go_on(start_server, callback: s
     recorder = Recorder()
     nc = await jetspark.connect(server.url, user="u", password="p", listener=recorder)
     bad = Bad(nc, unique("bad"), callback, RAISED[kind])
-    nc._add_sink(bad)
+    nc._core.router.add(bad)
     other = await nc.subscribe(unique("other"))
     await provoke(nc, bad, callback, other)
-    link = nc._link
+    link = nc._core.link
     assert link is not None
     assert recorder.names("PermissionViolation", "CallbackFailed") == ["Connected"]  # still the first link
     await asyncio.to_thread(server.kill)
@@ -100,8 +100,8 @@ async def test_the_connection_and_its_neighbours_go_on(start_server, callback: s
     await recorder.wait(ev.Reconnected)
     await provoke(nc, bad, callback, other)
     if callback == "closed_behind":
-        nc._remove_sink(bad)
-        nc._drained_sinks.add(bad)
+        nc._core.router.remove(bad)
+        nc._core.router.drained.add(bad)
     pending = asyncio.ensure_future(anext(other, None))
     await nc.close()
     assert nc.is_closed
@@ -120,7 +120,7 @@ async def test_messages_behind_a_failure_in_the_same_read_are_delivered(server) 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     async with jetspark.connect(server.url) as nc, jetspark.connect(server.url) as far:
         bad = Bad(nc, unique("bad"), "deliver", ValueError("on purpose"))
-        nc._add_sink(bad)
+        nc._core.router.add(bad)
         good = await nc.subscribe(unique("good"))
         await nc.flush()
         for number in range(1000):
@@ -141,7 +141,7 @@ async def test_a_failing_drain_ends_in_a_closed_connection_and_the_neighbours_ar
     nc = await jetspark.connect(server.url)
     bad = Bad(nc, unique("bad"), "link_lost", KeyError("on purpose"))
     bad._drain = bad.fails  # type: ignore[method-assign]
-    nc._add_sink(bad)
+    nc._core.router.add(bad)
     subject = unique("good")
     gate = asyncio.Event()
 

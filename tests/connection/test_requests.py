@@ -51,8 +51,8 @@ async def test_a_thousand_requests_at_once_use_one_subscription(server) -> None:
         (inbox,) = await subscriptions(server, nc)
         assert inbox.startswith("_INBOX.")
         assert inbox.endswith(".*")
-        assert nc._inbox is not None
-        assert nc._inbox._pending == {}
+        assert nc._core.inbox is not None
+        assert nc._core.inbox._pending == {}
 
 
 async def test_custom_inbox_prefix(server) -> None:
@@ -128,8 +128,8 @@ async def test_a_cancelled_request_leaves_nothing_behind(server) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert nc._inbox is not None
-        assert nc._inbox._pending == {}
+        assert nc._core.inbox is not None
+        assert nc._core.inbox._pending == {}
         await msg.respond(b"late")
         await nc.flush()
         assert nc.is_connected
@@ -259,7 +259,7 @@ async def test_breaking_off_leaves_no_subscription_on_the_server(server) -> None
             return await subscriptions(server, nc) == [subject]
 
         await eventually(alone)
-        assert [sink.subject for sink in nc._sinks.values()] == [subject]
+        assert [sink.subject for sink in nc._core.router.sinks.values()] == [subject]
 
 
 async def test_cancelling_request_many_leaves_no_subscription(server) -> None:
@@ -308,7 +308,7 @@ async def test_concurrent_flushes_and_rtt(server) -> None:
     async with jetspark.connect(server.url) as nc:
         rtts = await asyncio.gather(*(nc.rtt() for _ in range(10)), *(nc.flush() for _ in range(10)))
         assert all(0 < rtt < 5 for rtt in rtts[:10])
-        assert not nc._pongs
+        assert not nc._core.pongs
 
 
 async def test_flush_times_out_on_a_stuck_server_and_works_when_it_goes_on(own_server) -> None:
@@ -320,4 +320,4 @@ async def test_flush_times_out_on_a_stuck_server_and_works_when_it_goes_on(own_s
             await nc.rtt(timeout=0.05)
         own_server.resume()
         await nc.flush()
-        assert not nc._pongs
+        assert not nc._core.pongs

@@ -90,7 +90,7 @@ async def test_cancelling_a_waiting_next_loses_nothing(server) -> None:
             else:
                 assert int(done[0].data) == number
         assert sub.delivered == 20
-        assert sub._waiters == []
+        assert not sub._waiters
 
 
 async def test_a_next_woken_and_cancelled_in_the_same_turn_loses_nothing(server) -> None:
@@ -380,7 +380,7 @@ async def test_ten_thousand_subscriptions(server) -> None:
         for sub in subs:
             await sub.unsubscribe()
         await nc.flush(timeout=20)
-        assert nc._sinks == {}
+        assert nc._core.router.sinks == {}
         assert await subscriptions(server, nc) == []
 
 

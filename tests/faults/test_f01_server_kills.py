@@ -45,7 +45,7 @@ async def server_kills(
             ledger.mark()
             server.kill()
             if wire_dead:
-                work.nc._link._transport.abort()
+                work.nc._core.link._transport.abort()
             ledger.struck()
             await asyncio.to_thread(server.restart)
             if not await within(patience, ledger.recovered):
@@ -81,7 +81,7 @@ async def server_kills(
 
 async def _lose_acks(server: Server, work: Workload, patience: float, outcome: Outcome) -> None:
     """The wire to us goes dead, and the server stores what we never hear of."""
-    work.nc._link._transport.pause_reading()
+    work.nc._core.link._transport.pause_reading()
     deadline = time.monotonic() + patience
     while await asyncio.to_thread(_stored, server, work.name) < len(work.ledger.acked) + 100:
         if time.monotonic() > deadline:

@@ -17,9 +17,9 @@ import pytest
 
 import jetspark
 from jetspark import StorageType, StreamConfig
-from jetspark.connection.core import ConnectionCore
 from jetspark.connection.events import Disconnected, ReconnectFailed
 from jetspark.connection.requests import RequestInbox
+from jetspark.connection.sink import Router
 from jetspark.server import Server
 from support.fault_loads import OPTIONS, AsyncLoad, BlockingLoad, Load
 from support.fault_proxy import FaultProxy
@@ -228,7 +228,7 @@ def break_reconnect(patch: pytest.MonkeyPatch) -> None:
 
 
 def break_renewal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConnectionCore, "_renewal", staticmethod(lambda sink: b""))
+    patch.setattr(Router, "renewal", staticmethod(lambda sink: b""))
 
 
 def break_requests(patch: pytest.MonkeyPatch) -> None:

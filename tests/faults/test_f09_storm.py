@@ -52,7 +52,7 @@ class Member:
             self.waits.clear()
             self.back_at = None
         elif isinstance(event, ReconnectFailed):
-            self.waits.append(max(0.0, self.nc._pool.servers[0].not_before - self._last))
+            self.waits.append(max(0.0, self.nc._core.pool.servers[0].not_before - self._last))
             self._last = now
         elif isinstance(event, Reconnected):
             self.back_at = now

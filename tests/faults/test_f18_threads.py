@@ -66,10 +66,10 @@ class Users:
             thread.join(PATIENCE)
 
 
-def _cut(client: Any) -> None:
+def _cut(core: Any) -> None:
     """The link is gone, in the middle of whatever the threads do."""
-    if client._link is not None:
-        client._link.abort(ConnectionLost("cut"))
+    if core.link is not None:
+        core.link.abort(ConnectionLost("cut"))
 
 
 def _wait(condition: Any) -> bool:
@@ -93,14 +93,14 @@ def _trial(
         js = nc.jetstream(timeout=PATIENCE)
         stream = js.create_stream(StreamConfig(name=name, subjects=[name], storage=StorageType.MEMORY))
         publisher = js.publisher(retry=retry, window=window, ack_timeout=PATIENCE)
-        client: Any = publisher._client
+        core: Any = publisher._core
         try:
             with publisher:
                 with Users(publisher, name) as users:
                     for number in range(cuts):
                         before = nc.stats.reconnects
                         time.sleep(chance.random() * 0.01)
-                        client._loop.call_soon_threadsafe(_cut, client)
+                        core.loop.call_soon_threadsafe(_cut, core)
                         if not _wait(lambda before=before: nc.stats.reconnects > before):
                             outcome.problems.append(f"{what}: no way back from cut {number + 1}")
                             break

@@ -15,7 +15,7 @@ from faults.test_f01_server_kills import server_kills
 from faults.test_f05_dead_peer import dead_peer
 from faults.test_f09_storm import storm
 from faults.test_f20_until_empty import until_empty
-from jetspark.connection import core
+from jetspark.connection import core, sink
 from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.flow.actions import NOTHING
 from jetspark.jetstream.flow.pull import PullFlow
@@ -40,7 +40,7 @@ def skip_pulls_after_reconnect(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_subscriptions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core.ConnectionCore, "_renewal", staticmethod(lambda sink: b""))
+    patch.setattr(sink.Router, "renewal", staticmethod(lambda sink: b""))
 
 
 def send_again_without_id(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark.connection.core import ConnectionCore
+from jetspark.connection.sink import Router
 from jetspark.jetstream.consume.pull import Stash
 from jetspark.jetstream.flow.actions import NOTHING
 from jetspark.jetstream.flow.pull import PullFlow
@@ -33,7 +33,7 @@ def skip_pulls_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_to_resubscribe(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConnectionCore, "_renewal", lambda self, sink: b"")
+    patch.setattr(Router, "renewal", staticmethod(lambda sink: b""))
 
 
 def hand_out_twice(patch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ async def acks_of(nc: jetspark.Connection, message: Message) -> jetspark.Subscri
 
 
 async def take(sub: jetspark.Subscription) -> list[bytes]:
-    await sub.client.flush()
+    await sub.core.flush()
     return [(await sub.next(timeout=1)).data for _ in range(sub.pending_messages)]
 
 

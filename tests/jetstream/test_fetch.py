@@ -277,7 +277,7 @@ async def test_the_inbox_prefix_is_that_of_the_connection(server: Server) -> Non
 
 def received(nc: jetspark.Connection, count: int) -> bool:
     """Whether a fetch has so many messages; that the server holds its pull request says nothing of them."""
-    return any(getattr(sink, "received", 0) == count for sink in nc._sinks.values())
+    return any(getattr(sink, "received", 0) == count for sink in nc._core.router.sinks.values())
 
 
 async def test_deleting_the_consumer_keeps_what_had_come_and_says_why(

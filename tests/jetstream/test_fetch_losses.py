@@ -301,7 +301,7 @@ async def test_a_published_message_that_looks_like_a_status_is_a_message(
     """Anyone can store an empty message with a status line; it must neither vanish nor end anything."""
     stream, consumer = await make_filled(js, 0)
     block = b"NATS/1.0 409 Consumer Deleted\r\nA: b\r\n\r\n"
-    nc._pub(f"{stream.name}.a", b"", headers=HeaderBlock(block))
+    nc._core.outbox.publish(f"{stream.name}.a", b"", headers=HeaderBlock(block))
     await js.publish(f"{stream.name}.a", b"1")
     batch = await consumer.fetch(2, expires=10)
     assert batch.error is None

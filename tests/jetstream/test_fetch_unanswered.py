@@ -66,7 +66,7 @@ async def killed(server: Server, nc: jetspark.Connection) -> None:
 
 
 def received(nc: jetspark.Connection, count: int) -> bool:
-    return any(getattr(sink, "received", 0) == count for sink in nc._sinks.values())
+    return any(getattr(sink, "received", 0) == count for sink in nc._core.router.sinks.values())
 
 
 # --- the link is down ------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ async def test_what_comes_to_a_cancelled_fetch_is_found_before_the_next_says_emp
     second = asyncio.ensure_future(consumer.fetch_bytes(5000, expires=0.5)._collect())
     first.cancel()
     # The request of the first is still open for a moment, and served before the second's.
-    js._client._pub(f"{stream.name}.a", b"0")
+    js._core.outbox.publish(f"{stream.name}.a", b"0")
     assert numbers(await second) == [0]
 
 

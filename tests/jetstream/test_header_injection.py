@@ -115,7 +115,7 @@ class World:
 
     def __init__(self, js: jetspark.JetStream, stream: jetspark.Stream, subject: str) -> None:
         self.js, self.stream, self.subject = js, stream, subject
-        self.nc: Any = js._client
+        self.nc: Any = js._core.message_owner
 
     async def state(self) -> Any:
         await self.nc.flush()

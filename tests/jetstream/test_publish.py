@@ -363,7 +363,7 @@ class TestRetries:
             own_server.suspend()
             before = nc.stats.out_msgs
             publishing = asyncio.create_task(js.publish(f"{stream.name}.a", retries=5))
-            await eventually(lambda: nc.stats.out_msgs > before and not nc._out)
+            await eventually(lambda: nc.stats.out_msgs > before and not nc._core.outbox.pieces)
             own_server.kill()
             with pytest.raises(ConnectionLost):
                 await publishing

@@ -141,7 +141,7 @@ async def test_many_tasks_share_one_window(js: jetspark.JetStream) -> None:
 
 async def test_many_publishers_share_one_connection(js: jetspark.JetStream, nc: jetspark.Connection) -> None:
     streams = [await make(js) for _ in range(20)]
-    before = len(nc._sinks)
+    before = len(nc._core.router.sinks)
 
     async def work(stream: Stream) -> PublisherStats:
         async with js.publisher(window=50) as publisher:
@@ -152,7 +152,7 @@ async def test_many_publishers_share_one_connection(js: jetspark.JetStream, nc: 
     stats = await asyncio.gather(*(work(stream) for stream in streams))
     assert stats == [PublisherStats(published=200, acked=200)] * 20
     assert [(await stream.info()).state.messages for stream in streams] == [200] * 20
-    assert len(nc._sinks) == before
+    assert len(nc._core.router.sinks) == before
 
 
 async def test_waiting_for_room_can_be_cancelled(own_server: Server) -> None:
@@ -169,7 +169,7 @@ async def test_waiting_for_room_can_be_cancelled(own_server: Server) -> None:
             flushing.cancel()
             await asyncio.wait([waiting, flushing])
             assert waiting.cancelled()
-            assert publisher._space == []
+            assert not publisher._space
             own_server.resume()
             await publisher.publish(f"{stream.name}.c")
         assert publisher.stats == PublisherStats(published=2, acked=2)
@@ -536,7 +536,7 @@ class TestBufferFull:
             await eventually(lambda: not nc.is_connected)
             with pytest.raises(OutboundBufferFull):
                 await publisher.publish("a", b"x" * 1000)
-            assert publisher._connected == []
+            assert not publisher._connected
 
     async def test_a_closed_connection_ends_it(self, own_server: Server) -> None:
         nc = await jetspark.connect(own_server.url, reconnect_buffer_size=100)
@@ -673,7 +673,7 @@ async def test_a_publish_that_is_cancelled_while_the_server_reads_nothing_is_not
                 futures = []
                 while True:
                     task = asyncio.create_task(publisher.publish(f"{stream.name}.a", b"x" * 10_000))
-                    await eventually(lambda task=task: task.done() or nc._write_waiters)
+                    await eventually(lambda task=task: task.done() or nc._core.outbox.waiters)
                     if not task.done():
                         break
                     futures.append(task.result())

@@ -108,7 +108,7 @@ async def test_answers_of_a_stranger_cost_nothing(
             message = await asked.get()
             reply = (message.reply.rpartition(".")[0] + "." + token).encode()
             # Past our own checks: such a line is not ours.
-            stranger._send((b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data),), 0)
+            stranger._core.outbox.send((b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data),), 0)
             await stranger.flush()
             await nc.flush()
             assert not future.done()

@@ -79,8 +79,8 @@ async def test_what_was_not_written_yet_keeps_its_place(own_server: Server) -> N
             await publish(publisher, f"{stream.name}.a", range(10))
             await asyncio.sleep(0)  # these are written
             await publish(publisher, f"{stream.name}.a", range(10, 20))
-            assert nc._link is not None
-            nc._link.abort(ConnectionLost("cut"))
+            assert nc._core.link is not None
+            nc._core.link.abort(ConnectionLost("cut"))
             own_server.kill()
             await eventually(lambda: not nc.is_connected)
             own_server.restart()
@@ -94,8 +94,8 @@ async def test_a_message_whose_future_failed_is_not_sent_later(own_server: Serve
         stream = await make(js)
         async with js.publisher() as publisher:
             future = await publisher.publish(f"{stream.name}.a", b"lost")
-            assert nc._link is not None
-            nc._link.abort(ConnectionLost("cut"))
+            assert nc._core.link is not None
+            nc._core.link.abort(ConnectionLost("cut"))
             with pytest.raises(ConnectionLost):
                 await future
             later = await publisher.publish(f"{stream.name}.a", b"later")
@@ -118,7 +118,7 @@ async def test_newer_messages_wait_for_a_stream_that_is_not_ready(server: Server
             proxy.swallow_up = True
             for number in range(30):
                 await publisher.publish(f"{name}.{number % 3}", str(number).encode(), msg_id=str(number))
-            nc._flush_out()
+            nc._core.outbox.flush()
             await eventually(lambda: proxy.swallowed)
             await proxy.cut()
             # The connection is back, and no stream is there: the oldest is refused again and again.
@@ -145,7 +145,7 @@ async def test_each_subject_keeps_its_order_when_one_of_two_streams_is_not_ready
             for number in range(40):
                 subject = f"{ready.name}.a" if number % 2 == 0 else f"{name}.a"
                 await publisher.publish(subject, str(number).encode(), msg_id=str(number))
-            nc._flush_out()
+            nc._core.outbox.flush()
             await eventually(lambda: proxy.swallowed)
             await proxy.cut()
             await eventually(lambda: publisher.stats.resent >= 5)

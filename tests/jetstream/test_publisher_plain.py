@@ -130,10 +130,10 @@ async def test_a_loss_with_messages_unwritten(own_server: Server) -> None:
         async with publisher:
             for _ in range(300):
                 await publisher.publish(subject, bytes(100))
-            assert nc._link is not None
-            nc._link.abort(ConnectionLost("cut"))
+            assert nc._core.link is not None
+            nc._core.link.abort(ConnectionLost("cut"))
             await eventually(lambda: said)
-            assert abs(nc._out_size - sum(map(len, nc._out))) < 300 * 40
+            assert abs(nc._core.outbox.size - sum(map(len, nc._core.outbox.pieces))) < 300 * 40
             assert (await (await said[0])).stream == stream.name
             with pytest.raises(PublishFailed):
                 await publisher.flush()

@@ -234,14 +234,14 @@ async def test_cancelling_loses_nothing(js: jetspark.JetStream, sub: PullSubscri
 async def test_no_inbox_is_left_behind(server: Server, js: jetspark.JetStream, sub: PullSubscription) -> None:
     stream = await stream_of(js, sub)
     await fill(js, stream, 4)
-    client = js._client
-    before = len(client._sinks)
+    core = js._core
+    before = len(core.router.sinks)
     for batch in (2, 5, 5, 1):
         await sub.fetch(batch, timeout=0.2)
     # One that gave up before the server's word is kept for a round trip more.
-    await eventually(lambda: len(client._sinks) == before)
-    await client.flush()
-    inboxes = [one for one in await subscriptions(server, client) if one.startswith("_INBOX")]
+    await eventually(lambda: len(core.router.sinks) == before)
+    await core.flush()
+    inboxes = [one for one in await subscriptions(server, core.message_owner) if one.startswith("_INBOX")]
     assert len(inboxes) <= 1  # that of requests
 
 
@@ -278,8 +278,8 @@ async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream) -> None:
         return (await consumer.info()).num_waiting == 1
 
     await eventually(asked)
-    await js._client.force_reconnect()
-    await eventually(lambda: js._client.is_connected)
+    await js._core.message_owner.force_reconnect()
+    await eventually(lambda: js._core.is_connected)
     await fill(js, stream, 1)
     assert numbers(await waiting) == [0]
 
@@ -339,7 +339,7 @@ async def test_ack_next_acks_and_brings_the_next(server: Server, js: jetspark.Je
 async def test_ack_next_is_one_publish_with_the_options(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 1)
     (message,) = await consumer.fetch(1)
-    sub = await js._client.subscribe("$JS.ACK." + stream.name + ".>")
+    sub = await js._core.subscribe("$JS.ACK." + stream.name + ".>")
     assert await message.ack_next(7, expires=0.4) == []
     sent = await sub.next(timeout=20)
     assert sent.reply.startswith("_INBOX.")

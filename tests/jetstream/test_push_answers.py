@@ -106,8 +106,8 @@ async def fall_behind(nc: jetspark.Connection, proxy: FaultProxy) -> None:
     """Publish to nobody until the connection holds more than it wants to."""
     proxy.stall_up = True
     subject = unique("nobody")
-    while not nc._is_behind:
-        nc._pub(subject, b"x" * 65_536)
+    while not nc._core.outbox.is_behind:
+        nc._core.outbox.publish(subject, b"x" * 65_536)
         await asyncio.sleep(0)
 
 

@@ -168,12 +168,12 @@ async def test_an_ordered_subscription_starts_where_it_is_told(js: jetspark.JetS
 
 async def test_mistakes_of_an_ordered_subscription_show_at_once(js: jetspark.JetStream) -> None:
     stream = await make(js)
-    before = len(js._client._sinks)
+    before = len(js._core.router.sinks)
     with pytest.raises(InvalidArgument, match="ordered=True"):
         await js.subscribe(f"{stream.name}.a", ordered=True, queue="q")
     with pytest.raises(JetsparkError):
         await js.subscribe("elsewhere", stream=unique("no"), ordered=True)
-    assert len(js._client._sinks) == before
+    assert len(js._core.router.sinks) == before
 
 
 @pytest.mark.slow

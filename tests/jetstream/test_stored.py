@@ -98,7 +98,7 @@ class TestGetMsg:
     ) -> None:
         stream = await make(js, allow_direct=direct)
         block = encode_headers({"Good": "yes"}).removesuffix(b"\r\n") + b"Bad Name: \xff\r\n\r\n"
-        nc._pub(f"{stream.name}.a", b"x", headers=HeaderBlock(block))
+        nc._core.outbox.publish(f"{stream.name}.a", b"x", headers=HeaderBlock(block))
         await eventually(lambda: _count(stream, 1))
         message = await stream.get_msg(1)
         assert message.headers["Good"] == "yes"
@@ -355,15 +355,15 @@ class TestGetMsgs:
         stream = await make(js, allow_direct=True, subjects=[f"a.{name}", f"b.{name}"])
         for key in "abab":
             await js.publish(f"{key}.{name}")
-        before = len(nc._sinks)
+        before = len(nc._core.router.sinks)
         assert await sequences(stream.get_msgs(subjects, max_messages=2)) == [1, 2]
-        assert len(nc._sinks) == before
+        assert len(nc._core.router.sinks) == before
         messages = stream.get_msgs(subjects)
         await anext(messages)
         await messages.aclose()  # type: ignore[attr-defined]
-        assert len(nc._sinks) == before
+        assert len(nc._core.router.sinks) == before
         assert await sequences(stream.get_msgs(subjects)) == [1, 2, 3, 4]
-        assert len(nc._sinks) == before
+        assert len(nc._core.router.sinks) == before
 
     @pytest.mark.parametrize(
         ("options", "field"),
@@ -515,7 +515,9 @@ async def test_a_batch_get_that_loses_its_connection_says_so_at_once(own_server:
         own_server.suspend()
         reading = asyncio.ensure_future(anext(stream.get_msgs()))
         await eventually(
-            lambda: any(sink.subject.startswith("_INBOX") and sink.asked for sink in nc._sinks.values())
+            lambda: any(
+                sink.subject.startswith("_INBOX") and sink.asked for sink in nc._core.router.sinks.values()
+            )
         )
         own_server.kill()
         async with asyncio.timeout(20):

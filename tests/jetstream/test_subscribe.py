@@ -68,10 +68,10 @@ async def test_a_stream_without_a_subject_delivers_everything(js: jetspark.JetSt
 
 
 async def test_neither_subject_nor_stream_is_refused_without_asking(js: jetspark.JetStream) -> None:
-    sent = js._client.stats.out_msgs
+    sent = js._core.stats.out_msgs
     with pytest.raises(InvalidArgument, match="name the stream"):
         await js.subscribe()
-    assert js._client.stats.out_msgs == sent
+    assert js._core.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("option", [{"idle_heartbeat": 1.0}, {"flow_control": True}])
@@ -79,10 +79,10 @@ async def test_a_queue_with_heartbeats_or_flow_control_is_refused(
     js: jetspark.JetStream, option: dict[str, Any]
 ) -> None:
     stream = await make(js)
-    sent = js._client.stats.out_msgs
+    sent = js._core.stats.out_msgs
     with pytest.raises(InvalidArgument, match="does not go with a queue"):
         await js.subscribe(f"{stream.name}.a", queue="q", **option)
-    assert js._client.stats.out_msgs == sent
+    assert js._core.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("policy", ["none", "all"])
@@ -126,8 +126,8 @@ async def test_the_subscription_is_there_before_the_consumer(js: jetspark.JetStr
     stream = await make(js)
     await fill(js, stream, 5)
     order: list[str] = []
-    nc = js._client
-    add, request = nc._add_sink, js._api.request
+    router = js._core.router
+    add, request = router.add, js._api.request
 
     def adding(sink: Any) -> None:
         order.append(f"SUB {sink.subject}")
@@ -137,9 +137,9 @@ async def test_the_subscription_is_there_before_the_consumer(js: jetspark.JetStr
         order.append(operation.split(".")[1])
         return await request(operation, body, **rest)
 
-    nc._add_sink, js._api.request = adding, requesting  # type: ignore[method-assign]
+    router.add, js._api.request = adding, requesting  # type: ignore[method-assign]
     sub = await js.subscribe(f"{stream.name}.a")
-    del nc._add_sink, js._api.request  # type: ignore[method-assign]
+    del router.add, js._api.request  # type: ignore[method-assign]
     mine = [step for step in order if step in (f"SUB {sub.deliver_subject}", "CREATE")]
     assert mine == [f"SUB {sub.deliver_subject}", "CREATE"]
     assert numbers(await take(sub, 5)) == [0, 1, 2, 3, 4]
@@ -148,10 +148,10 @@ async def test_the_subscription_is_there_before_the_consumer(js: jetspark.JetStr
 
 async def test_a_consumer_that_the_server_refuses_leaves_no_subscription(js: jetspark.JetStream) -> None:
     stream = await make(js)
-    before = len(js._client._sinks)
+    before = len(js._core.router.sinks)
     with pytest.raises(jetspark.jetstream.errors.ApiError):
         await js.subscribe(f"{stream.name}.a", config=ConsumerConfig(num_replicas=3))
-    assert len(js._client._sinks) == before
+    assert len(js._core.router.sinks) == before
     assert await names(js, stream.name) == []
 
 
@@ -249,10 +249,10 @@ async def test_a_consumer_that_does_not_fit_is_refused_and_left_alone(
     if "filter_subject" in config:
         config["filter_subject"] = config["filter_subject"].format(stream=stream.name)
     consumer = await stream.create_consumer(ConsumerConfig(**config))
-    before = len(js._client._sinks)
+    before = len(js._core.router.sinks)
     with pytest.raises(error):
         await js.subscribe(f"{stream.name}.a", durable="d", **options)
-    assert len(js._client._sinks) == before
+    assert len(js._core.router.sinks) == before
     assert (await consumer.info()).config == consumer.config
 
 
@@ -295,10 +295,10 @@ async def test_who_loses_the_race_moves_to_the_real_deliver_subject(js: jetspark
     await fill(js, stream, 4)
     deliver = unique("deliver")
     winner = ConsumerConfig(durable_name="q", deliver_subject=deliver, deliver_group="q")
-    before = len(js._client._sinks)
+    before = len(js._core.router.sinks)
     sub = await lose_the_race(js, stream.name, winner, queue="q")
     assert (sub.deliver_subject, sub.queue) == (deliver, "q")
-    assert len(js._client._sinks) == before + 1
+    assert len(js._core.router.sinks) == before + 1
     assert numbers(await take(sub, 4)) == [0, 1, 2, 3]
     await sub.unsubscribe()
     assert await names(js, stream.name) == ["q"]
@@ -306,14 +306,14 @@ async def test_who_loses_the_race_moves_to_the_real_deliver_subject(js: jetspark
 
 async def test_the_winner_is_checked_like_any_other_consumer(js: jetspark.JetStream) -> None:
     stream = await make(js)
-    before = len(js._client._sinks)
+    before = len(js._core.router.sinks)
     plain = ConsumerConfig(durable_name="q", deliver_subject=unique("deliver"))
     with pytest.raises(checks.NoDeliverGroup):
         await lose_the_race(js, stream.name, plain, queue="q")
     await js.delete_consumer(stream.name, "q")
     with pytest.raises(checks.PullRequired):
         await lose_the_race(js, stream.name, ConsumerConfig(durable_name="q"), durable="q")
-    assert len(js._client._sinks) == before
+    assert len(js._core.router.sinks) == before
 
 
 async def test_members_that_start_at_the_same_time_all_get_in(server: Server) -> None:
@@ -422,7 +422,7 @@ async def test_drain_waits_for_the_callback_then_deletes(js: jetspark.JetStream)
     sub = await js.subscribe(f"{stream.name}.a", callback=handle)
     await eventually(lambda: sub.delivered + sub.pending == 20)
     draining = asyncio.ensure_future(sub.drain())
-    await js._client.flush()
+    await js._core.flush()
     assert not draining.done()
     gate.set()
     await draining

@@ -36,7 +36,7 @@ async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int
         if number in acked:
             await js.publish(subject, body, retries=40)
         else:
-            await js._client.publish(subject, body)
+            await js._core.message_owner.publish(subject, body)
 
 
 async def durable(stream: Stream, **options: Any) -> Consumer:
@@ -57,7 +57,7 @@ async def make_filled(
 
 def received(nc: jetspark.Connection, count: int) -> bool:
     """Whether a fetch has so many messages; that the server holds its pull request says nothing of them."""
-    return any(getattr(sink, "received", 0) == count for sink in nc._sinks.values())
+    return any(getattr(sink, "received", 0) == count for sink in nc._core.router.sinks.values())
 
 
 def numbers(messages: Iterable[Message]) -> list[int]:

@@ -36,7 +36,7 @@ class Errors(list[JetsparkError]):
 
 def send_status(nc: jetspark.Connection, subject: str, line: bytes, reply: str = "") -> None:
     """Publish a status message, as the server does."""
-    nc._pub(subject, b"", reply, HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
+    nc._core.outbox.publish(subject, b"", reply, HeaderBlock(b"NATS/1.0 " + line + b"\r\n\r\n"))
 
 
 async def lose_one(proxy: LossyProxy, js: jetspark.JetStream, sub: PushSubscription, body: bytes) -> None:

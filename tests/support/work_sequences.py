@@ -210,7 +210,7 @@ class Sequence:
 
     def _link_of(self, message: Message) -> int:
         """The link that an ack of the message goes by: none, if it came on a connection that is closed."""
-        return self._link if message._owner.client is self.nc else -1
+        return self._link if message._owner.core is self.nc._core else -1
 
     # Steps
 

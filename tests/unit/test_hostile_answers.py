@@ -123,7 +123,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
 
     async with FakeServer(script) as server:
         nc = await jetspark.connect(server.url, reconnect=False, ping_interval=60, write_buffer_size=65_536)
-        link = nc._link
+        link = nc._core.link
         assert link is not None
         assert link._transport is not None
         # Small buffers on the way, or all the answers would fit into them.
@@ -134,7 +134,7 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_hoarded() -> None:
         # What a flood has is a whole number of PINGs.
         while nc.stats.in_bytes < size - len(b"PING\r\n"):
             await asyncio.sleep(0)
-            most = max(most, nc._out_size + link._transport.get_write_buffer_size())
+            most = max(most, nc._core.outbox.size + link._transport.get_write_buffer_size())
         assert not link.writable
         # A read of the socket has 256 KiB of PINGs, and the answers to one or two may wait.
         assert most < size / 2
@@ -162,7 +162,7 @@ async def test_a_listener_that_is_behind_fills_no_memory(monkeypatch: pytest.Mon
         await nc.subscribe("s")
         await eventually(lambda: nc.last_error is not None)
         await nc.flush()
-        assert len(nc._listening.tasks) == 20
+        assert len(nc._core.listening.tasks) == 20
         go.set()
         await nc.close()
     assert seen.count("PermissionViolation") == 19

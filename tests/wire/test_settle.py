@@ -69,13 +69,14 @@ class Loop:
         return 0.0
 
 
-class Client:
+class Core:
     """What a publisher needs of a connection to be made."""
 
-    _message_class = Msg
-    _message_owner = None
-    _loop = Loop()
-    _link = None
+    message_class = Msg
+    message_owner = None
+    loop = Loop()
+    link = None
+    outbox = None
 
     def new_inbox(self) -> str:
         return "_INBOX.abc"
@@ -83,7 +84,7 @@ class Client:
 
 def through_publisher(answers: Sequence[Answer], pending: dict[int, Any], *, packed: bool) -> tuple[int, int]:
     """How many were acked, and how many of those were duplicates; ``pending`` is left with the rest."""
-    publisher = Publisher(Client(), window=10**6, ack_timeout=5.0, retry=False)  # type: ignore[arg-type]
+    publisher = Publisher(Core(), window=10**6, ack_timeout=5.0, retry=False)  # type: ignore[arg-type]
     flow = publisher._flow
     for serial in range(1, max(pending, default=0) + 1):
         flow.linked = True
@@ -93,12 +94,12 @@ def through_publisher(answers: Sequence[Answer], pending: dict[int, Any], *, pac
             flow.withdraw(serial)
     parser = Parser(compiled=packed)
     parser.routes["1"] = (ANSWERS, (Msg, None))
-    publisher.factory, publisher.owner = ANSWERS, (Msg, None)
+    publisher._receiver.factory, publisher._receiver.owner = ANSWERS, (Msg, None)
     for event in parser.feed(b"".join(answer.wire() for answer in answers)):
         if isinstance(event, Messages):
-            publisher.deliver(event.items, event.nbytes)
+            publisher._deliver(event.items, event.nbytes)
         else:
-            publisher.deliver_columns(event)  # type: ignore[arg-type]
+            publisher._deliver_columns(event)  # type: ignore[arg-type]
     pending.clear()
     pending.update(flow.pending)
     return publisher._stats.acked, publisher._stats.duplicates

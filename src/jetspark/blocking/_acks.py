@@ -21,15 +21,15 @@ from jetspark.jetstream.models.puback import PubAck
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
 
 
 class AckFuture(Future[PubAck]):
     """See the module."""
 
-    def __init__(self, client: EngineConnection) -> None:
+    def __init__(self, core: EngineCore) -> None:
         super().__init__()
-        self._client = client
+        self._core = core
 
     def result(self, timeout: float | None = None) -> PubAck:
         self._wait(timeout)
@@ -42,9 +42,9 @@ class AckFuture(Future[PubAck]):
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        if _process.pid != self._client.pid:
-            raise _process.forked(self._client.pid)
-        if get_ident() == self._client._thread:
+        if _process.pid != self._core.pid:
+            raise _process.forked(self._core.pid)
+        if get_ident() == self._core.thread:
             raise JetsparkError(
                 "to wait for an ack in the connection's own thread would be for ever: callbacks of "
                 "futures must not wait"
@@ -59,10 +59,10 @@ class AckFuture(Future[PubAck]):
         try:
             callback(self)
         except BaseException as failure:
-            if get_ident() != self._client._thread:
+            if get_ident() != self._core.thread:
                 raise
             # SystemExit too: it would end the loop, and with it the connection, in silence.
-            report_failure(self._client._loop, "callback of a publisher's future raised", failure)
+            report_failure(self._core.loop, "callback of a publisher's future raised", failure)
 
     # In the connection's thread; the user may cancel it in the same moment
 

@@ -32,10 +32,13 @@ from jetspark.blocking._threads import ThreadWaiters
 from jetspark.blocking.message import Message, Msg
 from jetspark.blocking.subscribe import ThreadPushSubscription
 from jetspark.connecting import Connection
-from jetspark.connection.core import volatile
+from jetspark.connection.core import Core
+from jetspark.connection.kinds import Kinds
+from jetspark.connection.outbox import Outbox, volatile
 from jetspark.connection.subscription import Subscription
 from jetspark.errors import JetsparkError, OutboundBufferFull, RequestTimeout
 from jetspark.jetstream.consume.flow_sink import FlowSink
+from jetspark.jetstream.kinds import JetStreamKinds
 
 if TYPE_CHECKING:
     from collections import deque
@@ -58,9 +61,9 @@ class ThreadSubscription(Subscription):
         super().__init__(*args)
 
     @property
-    def connection(self) -> EngineConnection:
-        """The connection it belongs to."""
-        return cast("EngineConnection", self.client)
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self.core)
 
     # In the loop's thread
 
@@ -81,14 +84,14 @@ class ThreadSubscription(Subscription):
             if not done.done():
                 done.set_result(None)
 
-        def work(_held: object = self.connection.held()) -> None:
+        def work(_held: object = self.engine_core.held()) -> None:
             # Held: a connection whose callbacks run is in use.
             self._work(callback)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
                 loop.call_soon_threadsafe(finish)
 
         self.worker = threading.Thread(target=work, name=f"jetspark-callback-{self.subject}", daemon=True)
-        self.connection.add_worker(self.worker)
+        self.engine_core.add_worker(self.worker)
         self.worker.start()
         try:
             await done
@@ -99,9 +102,13 @@ class ThreadSubscription(Subscription):
 
     # In threads of user code
 
+    def refuse_callback(self) -> None:
+        """Raise when there is a callback, which reads in place of others."""
+        self._refuse_callback()
+
     def read(self) -> Iterator[Msg]:
         """Yield messages until the subscription ends."""
-        owner = self.connection.pid
+        owner = self.engine_core.pid
         pending = cast("deque[Msg]", self._pending)
         popleft = pending.popleft
         while True:
@@ -151,117 +158,108 @@ class ThreadSubscription(Subscription):
                     self._failed(error)
 
 
-class EngineConnection(Connection):
-    """The connection that lives in the engine's loop. Made in the loop's thread."""
+class ThreadOutbox(Outbox):
+    """An outbox that threads may put publishes into. Made in the loop's thread."""
 
-    _subscription_class = ThreadSubscription
-    _consumer_message_class = Message
-    _pull_sink_class = ThreadPullSink
-    _push_sink_class = ThreadPushSink
-    _ordered_sink_class = ThreadOrderedSink
-    _ordered_push_sink_class = ThreadOrderedPushSink
-    _push_subscription_class = ThreadPushSubscription
-
-    def __init__(
-        self,
-        engine: EngineLoop,
-        options: ConnectOptions,
-        jetstream_defaults: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(options, jetstream_defaults)
-        self._message_class = Msg
-        # What user code holds of the engine, while it holds any.
-        self.held: Callable[[], Engine | None] = lambda: None
-        self.engine = engine
-        self.pid = engine.pid
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._pid = _process.pid
         self._thread = get_ident()
-        self._workers: list[threading.Thread] = []
-        self._outbox: list[bytes] = []
-        self._outbox_size = 0
-        self._outbox_count = 0
-        self._outbox_lock = threading.Lock()
-        # Bytes published by threads since one of them last waited for the loop.
-        self._unyielded = 0
+        self._left: list[bytes] = []
+        self._left_size = 0
+        self._left_count = 0
+        self._lock = threading.Lock()
+        #: Bytes published by threads since one of them last waited for the loop.
+        self.unyielded = 0
 
-    def __del__(self) -> None:
-        """Nothing: the facade tells of a connection that was never closed."""
+    @property
+    def unsent(self) -> int:
+        """Bytes published that have not left the process."""
+        return self.size + self._left_size + (self.link.unsent if self.link is not None else 0)
 
-    def give_way(self) -> None:
-        """For threads, after publishing: wait for the loop when much was published, and for a slow server."""
-        if self._unyielded >= GIVE_WAY_AT:
-            self._unyielded = 0
-            self.engine.run(self._give_way)
-
-    def _send(self, pieces: tuple[bytes, ...], size: int) -> None:
+    def send(self, pieces: tuple[bytes, ...], size: int) -> None:
         if get_ident() == self._thread:
-            super()._send(pieces, size)
+            super().send(pieces, size)
             return
-        if self.pid != _process.pid:
-            raise _process.forked(self.pid)
-        if self._link is None:
-            self._check_open()
-            total = self._out_size + self._outbox_size + size
+        if self._pid != _process.pid:
+            raise _process.forked(self._pid)
+        if self.link is None:
+            self.check_open()
+            total = self.size + self._left_size + size
             if total > self.options.reconnect_buffer_size:
                 raise OutboundBufferFull(total, self.options.reconnect_buffer_size)
         self._leave(pieces, size)
 
-    def _send_once(self, commands: bytes, count: int = 1) -> None:
+    def send_once(self, commands: bytes, count: int = 1) -> None:
         if get_ident() == self._thread:
-            self.collect()
-            super()._send_once(commands, count)
+            self.gather()
+            super().send_once(commands, count)
         else:
             self._leave((volatile(commands),), len(commands))
 
     def _leave(self, pieces: tuple[bytes, ...], size: int) -> None:
         """In a thread: leave one whole publish for the loop."""
-        with self._outbox_lock:
-            self._outbox += pieces
-            self._outbox_size += size
-            self._outbox_count += 1
+        with self._lock:
+            self._left += pieces
+            self._left_size += size
+            self._left_count += 1
             # Again and again: a wake-up lost to Ctrl-C right here must not keep later publishes back.
-            wake = self._outbox_count % 256 == 1
-            self._unyielded += size
+            wake = self._left_count % 256 == 1
+            self.unyielded += size
         if wake:
             try:
-                self._loop.call_soon_threadsafe(self._collect)
+                self.loop.call_soon_threadsafe(self._collect)
             except RuntimeError:
                 raise closed_error() from None
 
-    def collect(self) -> None:
+    def gather(self) -> None:
         """In the loop: put what threads have left in line before whatever comes next."""
-        if self._outbox:
+        if self._left:
             self._collect()
 
     def _collect(self) -> None:
-        with self._outbox_lock:
-            pieces, size, count = self._outbox, self._outbox_size, self._outbox_count
-            self._outbox, self._outbox_size, self._outbox_count = [], 0, 0
-        if self._closed:
+        with self._lock:
+            pieces, size, count = self._left, self._left_size, self._left_count
+            self._left, self._left_size, self._left_count = [], 0, 0
+        if self.closed:
             return
-        self._out += pieces
-        self._out_size += size
-        self._stats.out_msgs += count
-        self._flush_out()
+        self.pieces += pieces
+        self.size += size
+        self.stats.out_msgs += count
+        self.flush()
 
-    def _gather(self) -> None:
-        self.collect()
+    def control(self, command: bytes) -> None:
+        self.gather()
+        super().control(command)
 
-    def _command(self, command: bytes) -> None:
-        self.collect()
-        super()._command(command)
+    def flush(self, *, even_if_behind: bool = False) -> None:
+        self.gather()
+        super().flush(even_if_behind=even_if_behind)
 
-    def _flush_out(self, *, even_if_behind: bool = False) -> None:
-        self.collect()
-        super()._flush_out(even_if_behind=even_if_behind)
 
-    @property
-    def unsent(self) -> int:
-        """Bytes published that have not left the process."""
-        waiting = self._out_size + self._outbox_size
-        return waiting + (self._link.unsent if self._link is not None else 0)
+class EngineCore(Core):
+    """The core of a connection that lives in the engine's loop. Made in the loop's thread."""
 
-    def _check_open(self) -> None:
-        if self._closed or self._closing:
+    outbox: ThreadOutbox
+
+    def __init__(self, engine: EngineLoop, options: ConnectOptions) -> None:
+        super().__init__(options, Kinds(message=Msg, subscription=ThreadSubscription, outbox=ThreadOutbox))
+        # What user code holds of the engine, while it holds any.
+        self.held: Callable[[], Engine | None] = lambda: None
+        self.engine = engine
+        self.pid = engine.pid
+        self.thread = get_ident()
+        self.threads = True
+        self._workers: list[threading.Thread] = []
+
+    def give_way(self) -> None:
+        """For threads, after publishing: wait for the loop when much was published, and for a slow server."""
+        if self.outbox.unyielded >= GIVE_WAY_AT:
+            self.outbox.unyielded = 0
+            self.engine.run(self.outbox.give_way)
+
+    def check_open(self) -> None:
+        if self.is_closed or self.closing:
             raise closed_error()
 
     def add_worker(self, worker: threading.Thread) -> None:
@@ -279,9 +277,9 @@ class EngineConnection(Connection):
     def detach_caller(self) -> None:
         """When a callback drains its own subscription or connection, nobody may wait for that callback."""
         caller = threading.current_thread()
-        for sink in list(self._sinks.values()):
+        for sink in list(self.router.sinks.values()):
             if isinstance(sink, ThreadSubscription) and sink.worker is caller:
-                sink._runner = None
+                sink.detach()
             elif isinstance(sink, PushedToThreads) and sink.worker is caller:
                 sink.detached = True
 
@@ -290,6 +288,27 @@ class EngineConnection(Connection):
 
         To be called in the loop, which changes the set of drained sinks at any time.
         """
-        for sink in [*self._sinks.values(), *self._drained_sinks]:
+        for sink in [*self.router.sinks.values(), *self.router.drained]:
             if isinstance(sink, FlowSink | Subscription):
                 sink.takers.remove(caller)
+
+
+class EngineConnection(Connection):
+    """The connection that lives in the engine's loop."""
+
+    def __init__(self, core: EngineCore, jetstream_defaults: Mapping[str, Any] | None = None) -> None:
+        super().__init__(core.options, jetstream_defaults, core=core, jetstream_kinds=KINDS)
+        self.engine_core = core
+
+    def __del__(self) -> None:
+        """Nothing: the facade tells of a connection that was never closed."""
+
+
+KINDS = JetStreamKinds(
+    message=Message,
+    pull_sink=ThreadPullSink,
+    push_sink=ThreadPushSink,
+    ordered_sink=ThreadOrderedSink,
+    ordered_push_sink=ThreadOrderedPushSink,
+    push_subscription=ThreadPushSubscription,
+)

@@ -70,6 +70,11 @@ class Facade(Generic[A]):
                 self._engine.spawn(source.aclose)
 
 
+def inside(facade: Facade[A]) -> tuple[Engine, A]:
+    """The engine and the async object of a facade, for our own packages."""
+    return facade._engine, facade._target
+
+
 async def _take(source: AsyncIterator[T], count: int) -> tuple[list[T], bool, BaseException | None]:
     """At most ``count`` items, whether it has ended, and the error that ended it, which comes behind them."""
     found: list[T] = []

@@ -195,7 +195,7 @@ class ReadByThreads(FlowSink):
 
     def _next_run(self, deadline: float | None = None) -> Run | None:
         """The run to read, waiting for it; None at the end."""
-        owner = self.client.pid  # type: ignore[attr-defined]
+        owner = self.core.pid  # type: ignore[attr-defined]
         while True:
             if _process.pid != owner:
                 raise _process.forked(owner)
@@ -223,7 +223,7 @@ class ReadByThreads(FlowSink):
     def _signal(self) -> None:
         self._signalled = True
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the sink has ended
-            self.client._loop.call_soon_threadsafe(self._report_now)
+            self.core.loop.call_soon_threadsafe(self._report_now)
 
 
 class ThreadPullSink(ReadByThreads, PullSink):

@@ -13,7 +13,7 @@ from jetspark.jetstream.advisory.feed import Advisories as AsyncAdvisories
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.advisory.dead_letters import LetterAdvisory
     from jetspark.jetstream.models.advisories import Advisory
     from jetspark.jetstream.models.puback import PubAck
@@ -28,7 +28,7 @@ class Advisories(Facade[AsyncAdvisories]):
         return self._target.closed or self._engine.is_foreign
 
     def __enter__(self) -> Self:
-        self._start(self._target._start, self._target.close)
+        self._start(self._target.__aenter__, self._target.close)
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class DeadLetters(Facade[AsyncDeadLetters]):
         return self._target.closed or self._engine.is_foreign
 
     def __enter__(self) -> Self:
-        self._start(self._target._start, self._target.close)
+        self._start(self._target.__aenter__, self._target.close)
         return self
 
     def __exit__(

@@ -3,31 +3,61 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.sink import Sink
 from jetspark.jetstream.publish.atomic_batch import AtomicBatch as AsyncAtomicBatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.publish import Expect
 
 
+class ThreadAtomicBatch(AsyncAtomicBatch):
+    """The loop's side, with what threads do themselves."""
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
+
+    @property
+    def finished(self) -> str:
+        """What has become of it, such as "committed"; empty while it is open."""
+        return self._finished
+
+    def add(
+        self,
+        subject: str,
+        data: bytes,
+        headers: HeadersLike | None,
+        msg_id: str | None,
+        expect: Expect | None,
+        ttl: float | str | None,
+        schedule: Schedule | None,
+    ) -> bool:
+        """In a thread: take a message; whether those that are held have to be sent now."""
+        return self._add(subject, data, headers, msg_id, expect, ttl, schedule)
+
+    async def send_held(self) -> None:
+        """Send what is held."""
+        await self._send_held()
+
+
 @mirrors(
     AsyncAtomicBatch,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note="Several threads may publish into it, one after the other.",
 )
-class AtomicBatch(Facade[AsyncAtomicBatch]):
-    def __init__(self, engine: Engine, target: AsyncAtomicBatch) -> None:
+class AtomicBatch(Facade[ThreadAtomicBatch]):
+    def __init__(self, engine: Engine, target: ThreadAtomicBatch) -> None:
         super().__init__(engine, target)
         # Held while the loop sends, too: what is held back is touched by one thread at a time.
         self._lock = threading.Lock()
@@ -59,7 +89,7 @@ class AtomicBatch(Facade[AsyncAtomicBatch]):
         if kind is not None:
             if not self._engine.is_stopped:
                 self.discard()
-        elif self._target.count and not self._target._finished:
+        elif self._target.count and not self._target.finished:
             self.commit()
 
     @documented_by(AsyncAtomicBatch.publish)
@@ -77,8 +107,8 @@ class AtomicBatch(Facade[AsyncAtomicBatch]):
         if self._engine.is_foreign:
             raise _process.forked(self._engine.pid)
         with self._lock:
-            if self._target._add(subject, data, headers, msg_id, expect, ttl, schedule):
-                self._run(self._target._send_held)
+            if self._target.add(subject, data, headers, msg_id, expect, ttl, schedule):
+                self._run(self._target.send_held)
 
     @documented_by(AsyncAtomicBatch.commit)
     def commit(self) -> PubAck:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from jetspark._secret import hides_locals
-from jetspark.blocking._client import EngineConnection
+from jetspark.blocking._client import EngineConnection, EngineCore
 from jetspark.blocking._engine import Engine, EngineLoop
 from jetspark.blocking._facade import check_plain
 from jetspark.blocking._mirror import documented_by
 from jetspark.blocking._threads import ListenerThread
 from jetspark.blocking.connection import Connection
-from jetspark.connecting import Connecting
+from jetspark.connecting import Connecting, open_with
 from jetspark.connecting import connect as async_connect
 from jetspark.connection.events import Event
 from jetspark.connection.options import MIB
@@ -129,13 +129,11 @@ def connect(
         for thread in events:
             thread.stop(connect_timeout)
         raise
-    connection = Connection(engine, client, events[0] if events else None)
-    if connecting._tracing is not None:
-        connecting._tracing.instrument(connection)
-    return connection
+    return Connection(engine, client, events[0] if events else None)
 
 
 async def _open(engine: EngineLoop, connecting: Connecting) -> EngineConnection:
-    return await connecting._start(
-        EngineConnection(engine, connecting._options, connecting._jetstream_options)
+    return await open_with(
+        connecting,
+        lambda options, jetstream_options: EngineConnection(EngineCore(engine, options), jetstream_options),
     )

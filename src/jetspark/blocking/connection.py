@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.blocking._threads import ListenerThread
     from jetspark.blocking.message import Msg
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.connection.statistics import Statistics
     from jetspark.wire.info import ServerInfo
 
@@ -60,8 +60,9 @@ class Connection:
         self._client = client
         self._listener = listener
         engine.connection = self
-        client.held = weakref.ref(engine)
-        client._message_owner = _MessageOwner(self)
+        self._core = client.engine_core
+        self._core.held = weakref.ref(engine)
+        self._core.message_owner = _MessageOwner(self)
         _open_connections.add(self)
         self._finalizer = weakref.finalize(self, _dropped, engine.loop, client, listener)
         self._finalizer.atexit = False
@@ -142,9 +143,15 @@ class Connection:
         reply: str = "",
         headers: HeadersLike | None = None,
     ) -> None:
-        client = self._client
-        client._pub(subject, payload, reply, headers)
-        client.give_way()
+        core = self._core
+        if core.observer is not None:
+            with core.observer.publishing("core", subject, payload, headers) as sending:
+                core.outbox.publish(subject, payload, reply, sending.headers)
+                core.give_way()
+            sending.done(None)
+            return
+        core.outbox.publish(subject, payload, reply, headers)
+        core.give_way()
 
     # Subscribe
 
@@ -186,7 +193,7 @@ class Connection:
         headers: HeadersLike | None = None,
     ) -> Msg:
         answer = self._engine.run(self._client.request, subject, payload, timeout=timeout, headers=headers)
-        return cast("Msg", answer)  # the parser makes what ``_message_class`` says
+        return cast("Msg", answer)  # the parser makes what the kinds of the connection say
 
     @documented_by(AsyncConnection.request_many)
     def request_many(
@@ -235,9 +242,8 @@ class Connection:
         api_prefix: str | None = None,
         timeout: float = 5.0,
     ) -> JetStream:
-        return JetStream(
-            self._engine, self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
-        )
+        target = self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
+        return JetStream(self._engine, target, self._core)
 
     # Flush, drain, close
 
@@ -255,7 +261,7 @@ class Connection:
             raise _process.forked(self._engine.pid)
         if self._engine.is_stopped:
             return
-        self._client.detach_caller()
+        self._core.detach_caller()
         try:
             ours = self._engine.run(self._drain, threading.current_thread())
         except JetsparkError:
@@ -265,7 +271,7 @@ class Connection:
             self._shut_down()
 
     async def _drain(self, caller: threading.Thread) -> bool:
-        self._client.detach_reader(caller)
+        self._core.detach_reader(caller)
         if self._client.is_draining:
             return False  # another thread's drain, which is not over
         await self._client.drain()
@@ -288,7 +294,7 @@ class Connection:
         self._engine.stop()
         _open_connections.discard(self)
         grace = self._client.options.connect_timeout
-        self._client.join_workers(grace)
+        self._core.join_workers(grace)
         if self._listener is not None:
             self._listener.stop(grace)
 
@@ -312,7 +318,7 @@ class _MessageOwner:
     """What core messages answer through. A message does not keep its connection open."""
 
     def __init__(self, connection: Connection) -> None:
-        self._client = connection._client
+        self.core = connection._core
         self._connection = weakref.ref(connection)
 
     def publish(self, subject: str, payload: bytes, *, headers: HeadersLike | None) -> None:
@@ -366,9 +372,10 @@ async def _leave(client: EngineConnection, grace: float) -> None:
     try:
         await asyncio.wait_for(client.flush(), grace * 0.75)
     except (JetsparkError, TimeoutError):
-        if client.unsent:
+        unsent = client.engine_core.outbox.unsent
+        if unsent:
             logger.warning(
                 "the process ends before about %d bytes that it published were sent to the server",
-                client.unsent,
+                unsent,
             )
     await client.close()

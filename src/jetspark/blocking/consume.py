@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -17,11 +16,12 @@ from jetspark.jetstream.consume.consume import Consume as AsyncConsume
 from jetspark.jetstream.consume.consume import ConsumeBase as AsyncConsumeBase
 from jetspark.jetstream.consume.consume import ConsumeBatches as AsyncConsumeBatches
 from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCallback
+from jetspark.jetstream.consume.consume import Inside, InsideCallback
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._pull import ReadByThreads
     from jetspark.blocking._threads import Courier
@@ -35,6 +35,7 @@ class ConsumeBase(Facade[A]):
 
     def __init__(self, engine: Engine, target: A, errors: Courier | None) -> None:
         super().__init__(engine, target)
+        self._inside = Inside(target)
         self._errors = errors
 
     @property
@@ -52,20 +53,18 @@ class ConsumeBase(Facade[A]):
         return self
 
     async def _open(self) -> None:
-        # Of the base class: threads of ours take the place of its tasks.
-        await AsyncConsumeBase.__aenter__(self._target)
-        self._started().drain_all = partial(AsyncConsumeBase._drain_all, self._target)
+        await self._inside.start()
 
     async def _abandon(self) -> None:
-        if self._target._sink is not None:
-            self._target._sink.stop()
+        if self._inside.sink is not None:
+            self._inside.sink.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
         if self._errors is not None and not self._engine.is_foreign:
-            self._errors.stop(self._client.options.connect_timeout)
+            self._errors.stop(self._core.options.connect_timeout)
 
     @documented_by(AsyncConsumeBase.stop)
     def stop(self) -> None:
@@ -80,13 +79,13 @@ class ConsumeBase(Facade[A]):
             self._run(AsyncConsumeBase.drain, self._target)
 
     @property
-    def _client(self) -> EngineConnection:
-        return cast("EngineConnection", self._started().client)
+    def _core(self) -> EngineCore:
+        return cast("EngineCore", self._started().core)
 
     def _started(self) -> ReadByThreads:
-        if self._target._sink is None:
+        if self._inside.sink is None:
             raise InvalidArgument("consume", self, "not started; use 'with consumer.consume() as messages'")
-        return cast("ReadByThreads", self._target._sink)
+        return cast("ReadByThreads", self._inside.sink)
 
     def _stop(self) -> None:
         sink = self._started()
@@ -110,7 +109,7 @@ class ConsumeBase(Facade[A]):
 
     def _raise_end(self, sink: ReadByThreads) -> None:
         self._has_read(sink)
-        error = self._target._end(sink)
+        error = self._inside.end(sink)
         if error is not None:
             raise error
 
@@ -167,6 +166,7 @@ class ConsumeBatches(ConsumeBase[AsyncConsumeBatches]):
 class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
     def __init__(self, engine: Engine, target: AsyncConsumeCallback, errors: Courier | None) -> None:
         super().__init__(engine, target, errors)
+        self._callback = InsideCallback(target)
         self._threads: list[threading.Thread] = []
         self._ending = threading.Lock()
 
@@ -175,11 +175,11 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
         sink = self._started()
         self._threads = [
             threading.Thread(target=self._work, args=(sink,), name=f"jetspark-consume-{number}", daemon=True)
-            for number in range(self._target._concurrency)
+            for number in range(self._callback.concurrency)
         ]
         # In the loop's thread, where no signal can leave one half started.
         for thread in self._threads:
-            self._client.add_worker(thread)
+            self._core.add_worker(thread)
             thread.start()
             sink.takers.add(thread)
 
@@ -203,13 +203,13 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
                 thread.join()
 
     def _work(self, sink: ReadByThreads) -> None:
-        callback = cast("Handler", self._target._callback)
+        callback = cast("Handler", self._callback.callback)
         for message in chain.from_iterable(sink.parts()):
             try:
                 callback(message)
             except BaseException as error:
                 # SystemExit too: Python would end the thread, and with it the consuming, in silence.
-                self._target._failed(error, cast("Any", message))
+                self._callback.failed(error, cast("Any", message))
         with self._ending:
-            self._target._worker_ends(sink)
+            self._callback.worker_ends(sink)
         self._has_read(sink)

@@ -11,6 +11,7 @@ from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback, 
 from jetspark.blocking.message import MessageBatch, take_batch
 from jetspark.jetstream.consume.consume import Consume as AsyncConsume
 from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCallback
+from jetspark.jetstream.consume.fetch import collecting
 from jetspark.jetstream.consumer import Consumer as AsyncConsumer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Consumer(Facade[AsyncConsumer]):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return take_batch(self._engine, request._collect, request._stash)
+        return take_batch(self._engine, *collecting(request))
 
     @documented_by(AsyncConsumer.fetch_bytes)
     def fetch_bytes(

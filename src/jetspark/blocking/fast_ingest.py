@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed
 from jetspark.jetstream.flow.fast import State
 from jetspark.jetstream.publish.fast_ingest import FastIngest as AsyncFastIngest
@@ -18,10 +17,10 @@ from jetspark.wire.headers import HeaderBlock, encode_headers
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
     from jetspark.blocking._threads import Courier
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.publish import Expect
@@ -30,15 +29,40 @@ if TYPE_CHECKING:
 class ThreadFastIngest(AsyncFastIngest):
     """The loop's side. Its pings and the end must not overtake messages that threads have left behind."""
 
-    def __init__(self, client: EngineConnection, **options: Any) -> None:
-        super().__init__(client, **options)
+    def __init__(self, core: EngineCore, **options: Any) -> None:
+        super().__init__(core, **options)
         # Held for a moment only, by threads while they number and leave a message: the loop takes it too.
         self.order = threading.Lock()
 
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
+
     def _send(self, operation: int) -> None:
         with self.order:
-            cast("EngineConnection", self.client).collect()
+            self._core.outbox.gather()
             super()._send(operation)
+
+    def take(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
+        """In a thread: send a message and return its number; 0 when there is no room."""
+        flow = self._flow
+        with self.order:
+            if flow.sent >= flow.limit:
+                return 0
+            number = flow.sent + 1
+            self._core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
+            flow.sent = number
+            return number
+
+    def check_begun(self) -> None:
+        """Raise when the batch was never opened."""
+        if self._flow.state is State.NEW and not self._open:
+            raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
+
+    async def abandon(self) -> None:
+        """End it without a commit."""
+        self._close()
 
     async def make_room(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
         """Begin the batch with this message, whose number is returned, or wait for room and return 0."""
@@ -53,13 +77,12 @@ class ThreadFastIngest(AsyncFastIngest):
 
 @mirrors(
     AsyncFastIngest,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note="Any number of threads may publish through it.",
 )
 class FastIngest(Facade[ThreadFastIngest]):
     def __init__(self, engine: Engine, target: ThreadFastIngest, gaps: Courier | None) -> None:
         super().__init__(engine, target)
-        self._client = cast("EngineConnection", target.client)
+        self._core = target.engine_core
         self._gaps = gaps
 
     @property
@@ -88,11 +111,8 @@ class FastIngest(Facade[ThreadFastIngest]):
         return self._target.ack
 
     def __enter__(self) -> Self:
-        self._start(self._target.__aenter__, self._abandon)
+        self._start(self._target.__aenter__, self._target.abandon)
         return self
-
-    async def _abandon(self) -> None:
-        self._target._close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -104,7 +124,7 @@ class FastIngest(Facade[ThreadFastIngest]):
                 self._run(self._target.__aexit__, kind, error, trace)
         finally:
             if self._gaps is not None:
-                self._gaps.stop(self._client.options.connect_timeout)
+                self._gaps.stop(self._core.options.connect_timeout)
 
     @documented_by(AsyncFastIngest.publish)
     def publish(
@@ -118,9 +138,9 @@ class FastIngest(Facade[ThreadFastIngest]):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> int:
-        target, client = self._target, self._client
-        if client.pid != _process.pid:
-            raise _process.forked(client.pid)
+        target, core = self._target, self._core
+        if core.pid != _process.pid:
+            raise _process.forked(core.pid)
         block: HeaderBlock | None = None
         if (
             headers is not None
@@ -133,18 +153,10 @@ class FastIngest(Facade[ThreadFastIngest]):
                 headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
             )
             block = None if typed is None else encode_headers(typed)
-        flow = target._flow
-        while True:
-            with target.order:
-                if flow.sent < flow.limit:
-                    number = flow.sent + 1
-                    client._pub(subject, data, f"{target._base}{number}.1.$FI", block, own_reply=True)
-                    flow.sent = number
-                    break
-            if flow.state is State.NEW and not target._open:
-                raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
+        while not (number := target.take(subject, data, block)):
+            target.check_begun()
             number = self._run(target.make_room, subject, data, block)
             if number:
                 return number
-        client.give_way()
+        core.give_way()
         return number

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
+from jetspark.blocking._observed import ObservedAtomicBatch, ObservedFastIngest, ObservedPublisher
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.advisories import Advisories, DeadLetters
-from jetspark.blocking.atomic_batch import AtomicBatch
+from jetspark.blocking.atomic_batch import AtomicBatch, ThreadAtomicBatch
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.fast_ingest import FastIngest, ThreadFastIngest
 from jetspark.blocking.ordered import OrderedConsumer
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
+    from jetspark.blocking._engine import Engine
     from jetspark.blocking.consume import Handler
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.consume.consume import ErrorListener
     from jetspark.jetstream.flow.fast import IngestGap
     from jetspark.jetstream.models.account import AccountInfo
@@ -45,10 +47,20 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.stream_info import StreamInfo
     from jetspark.jetstream.publish.fast_ingest import GapMode
     from jetspark.jetstream.publish.publish import Expect
+    from jetspark.wire.info import ServerInfo
 
 
 @mirrors(AsyncJetStream)
 class JetStream(Facade[AsyncJetStream]):
+    def __init__(self, engine: Engine, target: AsyncJetStream, core: EngineCore) -> None:
+        super().__init__(engine, target)
+        self._core = core
+
+    @property
+    @documented_by(AsyncJetStream.server_info)
+    def server_info(self) -> ServerInfo:
+        return self._target.server_info
+
     @property
     @documented_by(AsyncJetStream.api_prefix)
     def api_prefix(self) -> str:
@@ -319,8 +331,13 @@ class JetStream(Facade[AsyncJetStream]):
         max_messages: int = MAX_MESSAGES,
         timeout: float | None = None,
     ) -> AtomicBatch:
-        target = self._target.atomic_batch(hold=hold, max_messages=max_messages, timeout=timeout)
-        return AtomicBatch(self._engine, target)
+        target = ThreadAtomicBatch(
+            self._core,
+            hold=hold,
+            max_messages=max_messages,
+            timeout=self._target.timeout if timeout is None else timeout,
+        )
+        return (AtomicBatch if self._core.observer is None else ObservedAtomicBatch)(self._engine, target)
 
     @documented_by(
         AsyncJetStream.fast_ingest,
@@ -340,7 +357,7 @@ class JetStream(Facade[AsyncJetStream]):
         check_plain("on_gap", on_gap)
         gaps = Courier(on_gap, "on_gap of a fast-ingest batch") if callable(on_gap) else None
         target = ThreadFastIngest(
-            self._client,
+            self._core,
             gap=gap,
             flow=flow,
             max_outstanding_acks=max_outstanding_acks,
@@ -349,7 +366,7 @@ class JetStream(Facade[AsyncJetStream]):
             ack_timeout=ack_timeout,
             timeout=self._target.timeout if timeout is None else timeout,
         )
-        return FastIngest(self._engine, target, gaps)
+        return (FastIngest if self._core.observer is None else ObservedFastIngest)(self._engine, target, gaps)
 
     @documented_by(AsyncJetStream.publisher)
     def publisher(
@@ -359,9 +376,5 @@ class JetStream(Facade[AsyncJetStream]):
         ack_timeout: float = 30.0,
         retry: bool = False,
     ) -> Publisher:
-        target = ThreadPublisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
-        return Publisher(self._engine, target)
-
-    @property
-    def _client(self) -> EngineConnection:
-        return cast("EngineConnection", self._target._client)
+        target = ThreadPublisher(self._core, window=window, ack_timeout=ack_timeout, retry=retry)
+        return (Publisher if self._core.observer is None else ObservedPublisher)(self._engine, target)

@@ -11,6 +11,7 @@ from jetspark.connection.message import Msg as AsyncMsg
 from jetspark.connection.message import MsgBase
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.consume.fetch import MessageBatch as AsyncMessageBatch
+from jetspark.jetstream.consume.fetch import collecting
 from jetspark.jetstream.message import ACK, PROGRESS, MessageBase, nak_body, term_body
 from jetspark.jetstream.message import Message as AsyncMessage
 
@@ -49,28 +50,28 @@ class Message(MessageBase, eq=False, gc=False):
     @documented_by(AsyncMessage.ack)
     def ack(self) -> None:
         if self._wants_ack(ACK, terminal=True):
-            self._client.give_way()
+            self._core.give_way()
 
     @documented_by(AsyncMessage.ack_sync)
     def ack_sync(self, timeout: float | None = None) -> None:
         # The async method reads nothing that this class does not have.
         call: Any = AsyncMessage.ack_sync
-        self._client.engine.run(call, self, timeout)
+        self._core.engine.run(call, self, timeout)
 
     @documented_by(AsyncMessage.nak)
     def nak(self, delay: float | timedelta | None = None) -> None:
         if self._wants_ack(nak_body(delay), terminal=True):
-            self._client.give_way()
+            self._core.give_way()
 
     @documented_by(AsyncMessage.term)
     def term(self, reason: str | None = None) -> None:
         if self._wants_ack(term_body(reason), terminal=True):
-            self._client.give_way()
+            self._core.give_way()
 
     @documented_by(AsyncMessage.in_progress)
     def in_progress(self) -> None:
         if self._wants_ack(PROGRESS, terminal=False):
-            self._client.give_way()
+            self._core.give_way()
 
     @documented_by(AsyncMessage.ack_next)
     def ack_next(
@@ -86,12 +87,12 @@ class Message(MessageBase, eq=False, gc=False):
         request: Fetch = call(
             self, n, expires=expires, no_wait=no_wait, idle_heartbeat=idle_heartbeat, group=group
         )
-        return take_batch(self._client.engine, request._collect, request._stash)
+        return take_batch(self._core.engine, *collecting(request))
 
     @property
-    def _client(self) -> Yielding:
-        client: Yielding = self._owner.client
-        return client
+    def _core(self) -> Yielding:
+        core: Yielding = self._owner.core
+        return core
 
 
 @mirrors(AsyncMessageBatch, attributes=("error",))
@@ -123,7 +124,7 @@ def take_batch(
 async def _collect(fetch: Callable[[], Awaitable[AsyncMessageBatch]], into: MessageBatch) -> None:
     found = await fetch()
     into.error = found.error
-    into.extend(found)  # type: ignore[arg-type]  # the parser makes what _consumer_message_class says
+    into.extend(found)  # type: ignore[arg-type]  # the parser makes what the kinds say
 
 
 async def _give_back(stash: Stash, batch: MessageBatch) -> None:

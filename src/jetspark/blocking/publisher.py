@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Self, cast
 
 from jetspark.blocking import _process
 from jetspark.blocking._acks import AckFuture
-from jetspark.blocking._facade import Facade
+from jetspark.blocking._facade import Facade, inside
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import ThreadWaiters
-from jetspark.connection.sink import Sink
 from jetspark.errors import ConnectionClosed, OutboundBufferFull
 from jetspark.jetstream.publish.publisher import Publisher as AsyncPublisher
 from jetspark.jetstream.publish.publisher import encode_options
+from jetspark.jetstream.publish.publisher import publish_columns as async_publish_columns
 from jetspark.jetstream.publish.stats import PublisherFull
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
     from jetspark.jetstream.publish.many import AckBatch, Columns, Publishing
@@ -44,12 +44,17 @@ class ThreadPublisher(AsyncPublisher):
     is settled once, by the loop.
     """
 
-    def __init__(self, client: EngineConnection, *, window: int, ack_timeout: float, retry: bool) -> None:
-        super().__init__(client, window=window, ack_timeout=ack_timeout, retry=retry)
+    def __init__(self, core: EngineCore, *, window: int, ack_timeout: float, retry: bool) -> None:
+        super().__init__(core, window=window, ack_timeout=ack_timeout, retry=retry)
         self.blocked = ThreadWaiters()
         # Reentrant, because a collected object's finalizer may publish in the thread that holds it.
         self._guard = threading.RLock()
-        self._new_future = functools.partial(AckFuture, client)
+        self._new_future = functools.partial(AckFuture, core)
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core of the connection it belongs to."""
+        return cast("EngineCore", self._core)
 
     def has_room(self) -> bool:
         """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
@@ -60,9 +65,21 @@ class ThreadPublisher(AsyncPublisher):
         with self._guard:
             return cast("Future[PubAck]", self._submit(subject, data, block, msg_id))
 
+    def raise_failures(self) -> None:
+        """Raise what failed since the last flush."""
+        self._raise_failures()
+
+    async def wait_connected(self, full: OutboundBufferFull) -> None:
+        """Wait for the connection; raise ``full`` when it does not come in time."""
+        await self._wait_connected(full)
+
+    async def end(self) -> None:
+        """End it; what has no ack fails."""
+        self._close(ConnectionClosed("the publisher was closed before the ack came"))
+
     def _send_due_soon(self) -> None:
         # In a thread, which may not settle anything.
-        self.client._loop.call_soon_threadsafe(self._send_due)
+        self._core.loop.call_soon_threadsafe(self._send_due)
 
     def _why_closed(self) -> str:
         return super()._why_closed().replace("async with", "with")
@@ -75,7 +92,6 @@ class ThreadPublisher(AsyncPublisher):
 
 @mirrors(
     AsyncPublisher,
-    internal=(*vars(Sink), "publish_refused"),  # the connection's side of it
     note=(
         "Any number of threads may publish through it. Its futures are those of ``concurrent.futures``;\n"
         "their callbacks run in the connection's thread and must not block."
@@ -84,7 +100,7 @@ class ThreadPublisher(AsyncPublisher):
 class Publisher(Facade[ThreadPublisher]):
     def __init__(self, engine: Engine, target: ThreadPublisher) -> None:
         super().__init__(engine, target)
-        self._client = cast("EngineConnection", target.client)
+        self._core = target.engine_core
 
     @property
     @documented_by(AsyncPublisher.pending)
@@ -97,7 +113,7 @@ class Publisher(Facade[ThreadPublisher]):
         return self._target.stats
 
     def __enter__(self) -> Self:
-        self._start(self._target.__aenter__, self._close)
+        self._start(self._target.__aenter__, self._target.end)
         return self
 
     def __exit__(
@@ -110,7 +126,7 @@ class Publisher(Facade[ThreadPublisher]):
                 self.flush()
         finally:
             if not self._engine.is_stopped:
-                self._engine.finish(self._close)
+                self._engine.finish(self._target.end)
 
     @documented_by(AsyncPublisher.publish)
     def publish(
@@ -124,16 +140,16 @@ class Publisher(Facade[ThreadPublisher]):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> Future[PubAck]:
-        target, client = self._target, self._client
+        target = self._target
         block = self._encode(headers, msg_id, expect, ttl, schedule, subject)
-        client.give_way()
+        self._core.give_way()
         while True:
             try:
                 return target.take(subject, data, block, msg_id)
             except PublisherFull:
                 target.blocked.wait(target.has_room)
             except OutboundBufferFull as full:
-                self._run(target._wait_connected, full)
+                self._run(target.wait_connected, full)
 
     @documented_by(AsyncPublisher.publish_nowait)
     def publish_nowait(
@@ -159,8 +175,8 @@ class Publisher(Facade[ThreadPublisher]):
         schedule: Schedule | None,
         subject: str,
     ) -> bytes | None:
-        if self._client.pid != _process.pid:
-            raise _process.forked(self._client.pid)
+        if self._core.pid != _process.pid:
+            raise _process.forked(self._core.pid)
         return encode_options(headers, msg_id, expect, ttl, schedule, subject)
 
     @documented_by(AsyncPublisher.publish_many)
@@ -169,16 +185,16 @@ class Publisher(Facade[ThreadPublisher]):
         made = list(messages) if isinstance(messages, Iterable) else messages
         return self._run(self._target.publish_many, made)
 
-    def _publish_columns(self, columns: Columns) -> AckBatch:
-        return self._run(self._target._publish_columns, columns)
-
     @documented_by(AsyncPublisher.flush)
     def flush(self) -> None:
         if self._engine.is_stopped:
             # Closed with the connection: nothing is pending, and what failed is known.
-            self._target._raise_failures()
+            self._target.raise_failures()
         else:
             self._run(self._target.flush)
 
-    async def _close(self) -> None:
-        self._target._close(ConnectionClosed("the publisher was closed before the ack came"))
+
+def publish_columns(publisher: Publisher, columns: Columns) -> AckBatch:
+    """See :func:`jetspark.jetstream.publish.publisher.publish_columns`; for our own packages."""
+    engine, target = inside(publisher)
+    return engine.run(async_publish_columns, target, columns)

@@ -10,6 +10,7 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.message import MessageBatch, take_batch
 from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription as AsyncPullSubscription
+from jetspark.jetstream.subscribe.pull_subscribe import stash_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,9 +57,7 @@ class PullSubscription(Facade[AsyncPullSubscription]):
 
     @documented_by(AsyncPullSubscription.fetch)
     def fetch(self, batch: int = 1, timeout: float = 5.0) -> MessageBatch:
-        return take_batch(
-            self._engine, partial(self._target.fetch, batch, timeout), self._target._consumer._stash
-        )
+        return take_batch(self._engine, partial(self._target.fetch, batch, timeout), stash_of(self._target))
 
     @documented_by(AsyncPullSubscription.unsubscribe)
     def unsubscribe(self, limit: int = 0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetspark.blocking._facade import Facade
+from jetspark.blocking._facade import Facade, inside
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.consumer import Consumer
 from jetspark.blocking.ordered import OrderedConsumer
@@ -12,6 +12,7 @@ from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.models.consumer_config import ReplayPolicy
 from jetspark.jetstream.stored import DEFAULT_BATCH, DEFAULT_BATCH_BYTES
 from jetspark.jetstream.stream import Stream as AsyncStream
+from jetspark.jetstream.stream import next_on_leader as async_next_on_leader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,9 +73,6 @@ class Stream(Facade[AsyncStream]):
             start_time=start_time,
             from_leader=from_leader,
         )
-
-    def _next_on_leader(self, seq: int, subjects: Sequence[str] = ()) -> int | None:
-        return self._run(self._target._next_on_leader, seq, subjects)
 
     @documented_by(AsyncStream.counter)
     def counter(self, subject: str) -> CounterValue:
@@ -191,3 +189,9 @@ class Stream(Facade[AsyncStream]):
     @documented_by(AsyncStream.consumer_names)
     def consumer_names(self) -> Iterator[str]:
         return self._iterate(self._target.consumer_names)
+
+
+def next_on_leader(stream: Stream, seq: int, subjects: Sequence[str] = ()) -> int | None:
+    """See :func:`jetspark.jetstream.stream.next_on_leader`."""
+    engine, target = inside(stream)
+    return engine.run(async_next_on_leader, target, seq, subjects)

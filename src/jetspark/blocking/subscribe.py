@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from jetspark.blocking import _process
 from jetspark.blocking._facade import Facade
 from jetspark.blocking._mirror import documented_by, mirrors
-from jetspark.errors import RequestTimeout
+from jetspark.errors import JetsparkError, RequestTimeout
 from jetspark.jetstream.subscribe.subscribe import PushSubscription as AsyncPushSubscription
 from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jetspark.blocking._pull import PushedToThreads
     from jetspark.blocking._threads import Courier
     from jetspark.blocking.message import Message
+    from jetspark.connection.options import ConnectOptions
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
@@ -41,9 +42,31 @@ class ThreadPushSubscription(AsyncPushSubscription):
     """A push subscription whose callback runs in a thread of its own."""
 
     @property
+    def workplace(self) -> Workplace:
+        """The connection, as those need it who run callbacks."""
+        return cast("Workplace", self._core)
+
+    @property
+    def options(self) -> ConnectOptions:
+        """What the connection was made with."""
+        return self._core.options
+
+    @property
     def sink(self) -> PushedToThreads:
         """What threads read from."""
         return cast("PushedToThreads", self._started)
+
+    def end(self) -> JetsparkError | None:
+        """The error to raise at the end, once."""
+        return self._end()
+
+    def came_to_end(self) -> None:
+        """Everything was handed out."""
+        self._came_to_end()
+
+    def refuse_callback(self) -> None:
+        """Raise when there is a callback, which reads in place of others."""
+        self._refuse_callback()
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         # A callback that drains its own subscription can't be waited for.
@@ -60,7 +83,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
             if not done.done():
                 done.set_result(None)
 
-        def work(_held: object = cast("Workplace", self._client).held()) -> None:
+        def work(_held: object = self.workplace.held()) -> None:
             # Held: a connection whose callbacks run is in use.
             self._work(callback)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
@@ -68,7 +91,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
 
         worker = threading.Thread(target=work, name=f"jetspark-push-{self.subject}", daemon=True)
         self.sink.worker = worker
-        cast("Workplace", self._client).add_worker(worker)
+        self.workplace.add_worker(worker)
         worker.start()
         try:
             await done
@@ -183,7 +206,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
     def next(self, timeout: float | None = None) -> Message:
         self._check_reader()
         self._target.sink.takers.add(threading.current_thread())
-        seconds = self._target._client.options.request_timeout if timeout is None else timeout
+        seconds = self._target.options.request_timeout if timeout is None else timeout
         try:
             message: Message | None = self._target.sink.take(time.monotonic() + seconds)
         except RequestTimeout:
@@ -207,14 +230,14 @@ class PushSubscription(Facade[AsyncPushSubscription]):
             return
         self._run(self._target.unsubscribe, limit)
         if not limit and self._errors is not None:
-            self._errors.stop(self._target._client.options.connect_timeout)
+            self._errors.stop(self._target.options.connect_timeout)
 
     @documented_by(AsyncPushSubscription.drain)
     def drain(self) -> None:
         if self._engine.is_foreign:
             raise _process.forked(self._engine.pid)
         if not self._engine.is_stopped:
-            cast("Workplace", self._target._client).detach_caller()
+            self._target.workplace.detach_caller()
             self._run(self._target.drain)
 
     def _parts(self) -> Iterator[Any]:
@@ -227,14 +250,14 @@ class PushSubscription(Facade[AsyncPushSubscription]):
         if not self._engine.is_stopped:
             self._engine.spawn(self._delete_late)
         self._target.sink.takers.remove(threading.current_thread())
-        error = self._target._end()
+        error = self._target.end()
         if error is not None:
             raise error
 
     async def _delete_late(self) -> None:
-        self._target._came_to_end()
+        self._target.came_to_end()
 
     def _check_reader(self) -> None:
         if self._engine.pid != _process.pid:
             raise _process.forked(self._engine.pid)
-        self._target._refuse_callback()
+        self._target.refuse_callback()

@@ -100,9 +100,7 @@ class Subscription:
     @documented_by(AsyncSubscription.next)
     def next(self, timeout: float | None = None) -> Msg:
         self._check_reader()
-        message = self._sink.read_one(
-            self._sink.client.options.request_timeout if timeout is None else timeout
-        )
+        message = self._sink.read_one(self._sink.core.options.request_timeout if timeout is None else timeout)
         if message is None:
             raise ConnectionClosed(f"the subscription to {self.subject!r} is closed")
         return message
@@ -122,7 +120,7 @@ class Subscription:
             raise _process.forked(self._engine.pid)
         if self._sink.closed:
             return
-        self._sink.connection.detach_caller()
+        self._sink.engine_core.detach_caller()
         self._engine.run(self._sink.drain)
 
     def __enter__(self) -> Subscription:
@@ -142,4 +140,4 @@ class Subscription:
     def _check_reader(self) -> None:
         if self._engine.pid != _process.pid:
             raise _process.forked(self._engine.pid)
-        self._sink._refuse_callback()
+        self._sink.refuse_callback()

@@ -5,7 +5,7 @@ Theory of operation
 
 Left alone, the loop wakes up for every few hundred messages. Where columns are read, which cost next to
 nothing per message, the waking costs more than the messages do, most of all on a machine whose cores the
-server fills. So readers of columns say that they read in bulk (``Connection._bulk_reads``), and as long as
+server fills. So readers of columns say that they read in bulk (``Core.bulk_reads``), and as long as
 there is one its link has a :class:`BulkReads`.
 
 After a large read the kernel wakes the loop only when ``WAIT_FOR`` bytes have come (SO_RCVLOWAT); it also

@@ -7,17 +7,13 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from jetspark.connection.core import FLUSH_AT, ConnectionCore, HeadersLike
-from jetspark.connection.events import CallbackFailed
-from jetspark.connection.listening import report_failure
-from jetspark.connection.nuid import next_nuid
 from jetspark.connection.options import check_timeout
-from jetspark.connection.requests import RequestInbox, is_no_responders
+from jetspark.connection.outbox import FLUSH_AT, HeadersLike
+from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import (
     DEFAULT_PENDING_BYTES,
     DEFAULT_PENDING_MESSAGES,
     Callback,
-    Subscription,
 )
 from jetspark.errors import (
     ConnectionClosed,
@@ -28,97 +24,105 @@ from jetspark.errors import (
     NoRespondersError,
     RequestTimeout,
 )
-from jetspark.wire.commands import PING, encode_sub
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
+    from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
+    from jetspark.connection.options import ConnectOptions
     from jetspark.connection.statistics import Statistics
+    from jetspark.connection.subscription import Subscription
     from jetspark.wire.info import ServerInfo
 
 
-class Connection(ConnectionCore):
+class Connection:
     """Core NATS: publish, subscribe, request. ``jetspark.Connection`` adds JetStream to it."""
 
-    # The blocking facade has its own, read by threads.
-    _subscription_class: type[Subscription] = Subscription
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        core.message_owner = self
+
+    @property
+    def options(self) -> ConnectOptions:
+        """What it was made with."""
+        return self._core.options
 
     # State
 
     @property
     def is_connected(self) -> bool:
         """Whether a server is connected right now."""
-        return self._link is not None
+        return self._core.link is not None
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection is closed for good."""
-        return self._closed
+        return self._core.is_closed
 
     @property
     def is_reconnecting(self) -> bool:
         """Whether the connection is down and being renewed."""
-        return self._reconnecting is not None
+        return self._core.reconnecting is not None
 
     @property
     def is_draining(self) -> bool:
         """Whether ``drain`` is under way."""
-        return self._draining
+        return self._core.draining
 
     @property
     def connected_url(self) -> str | None:
         """The connected server without credentials, None when disconnected."""
-        link = self._link  # once: the blocking facade reads this while the loop's thread may change it
+        link = self._core.link  # once: the blocking facade reads this while the loop's thread may change it
         return str(link.url) if link is not None else None
 
     @property
     def server_info(self) -> ServerInfo:
         """The last INFO of the server connected now or last."""
-        return self._info
+        return self._core.info
 
     @property
     def client_id(self) -> int:
         """The server's number for this connection; it shows in the server's monitoring."""
-        return self._info.client_id
+        return self._core.info.client_id
 
     @property
     def max_payload(self) -> int:
         """The largest message (headers + body) that the server takes."""
-        return self._max_payload
+        return self._core.outbox.max_payload
 
     @property
     def servers(self) -> list[str]:
         """All servers of the pool, without credentials."""
-        return [str(server.url) for server in self._pool.servers]
+        return [str(server.url) for server in self._core.pool.servers]
 
     @property
     def discovered_servers(self) -> list[str]:
         """Servers that the cluster announced."""
-        return [str(server.url) for server in self._pool.servers if server.discovered]
+        return [str(server.url) for server in self._core.pool.servers if server.discovered]
 
     @property
     def last_error(self) -> JetsparkError | None:
         """The last error of the connection, also when it has recovered since."""
-        return self._last_error
+        return self._core.last_error
 
     @property
     def stats(self) -> Statistics:
         """Counters since the connection was made."""
-        stats = self._stats.copy()
-        link = self._link
+        stats = self._core.stats.copy()
+        link = self._core.link
         if link is not None:
             stats.in_bytes += link.bytes_in
         return stats
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else (self.connected_url or "reconnecting")
+        state = "closed" if self._core.is_closed else (self.connected_url or "reconnecting")
         return f"Connection({state})"
 
     def __del__(self) -> None:
         # Only when its loop is gone: until then the loop holds it.
-        if getattr(self, "_link", None) is not None and not self._closed:
+        if self.is_connected and not self.is_closed:
             warnings.warn(
                 f"unclosed connection to {self.connected_url}: call close(), or use 'async with'",
                 ResourceWarning,
@@ -141,10 +145,19 @@ class Connection(ConnectionCore):
         While disconnected it is kept and sent after the reconnect, up to ``reconnect_buffer_size`` bytes
         (:class:`OutboundBufferFull` past that). Waits when the server reads more slowly than you write.
         """
-        self._check_loop()
-        self._pub(subject, payload, reply, headers)
-        if self._out_size >= FLUSH_AT:
-            await self._give_way()
+        core = self._core
+        core.check_loop()
+        outbox = core.outbox
+        if core.observer is not None:
+            with core.observer.publishing("core", subject, payload, headers) as sending:
+                outbox.publish(subject, payload, reply, sending.headers)
+                if outbox.size >= FLUSH_AT:
+                    await outbox.give_way()
+            sending.done(None)
+            return
+        outbox.publish(subject, payload, reply, headers)
+        if outbox.size >= FLUSH_AT:
+            await outbox.give_way()
 
     # Subscribe
 
@@ -167,23 +180,16 @@ class Connection(ConnectionCore):
         ``max_messages``: end after so many (0: never). ``pending_*_limit``: how much may be buffered before
         the newest messages are dropped (defaults 524,288 messages and 128 MiB; 0: no limit).
         """
-        self._check_open()
-        if self._draining:
-            raise ConnectionClosed("the connection is draining; it takes no new subscription")
-        encode_sub(subject, queue, str(self._next_sid + 1))
-        sub = self._subscription_class(
-            self,
+        if callable(callback) and self._core.observer is not None:
+            callback = self._core.observer.handling(callback)
+        return await self._core.subscribe(
             subject,
-            queue,
-            callback,
-            max_messages,
-            pending_messages_limit,
-            pending_bytes_limit,
+            queue=queue,
+            callback=callback,
+            max_messages=max_messages,
+            pending_messages_limit=pending_messages_limit,
+            pending_bytes_limit=pending_bytes_limit,
         )
-        self._add_sink(sub)
-        if max_messages:
-            self._limit_sink(sub)
-        return sub
 
     # Requests
 
@@ -200,18 +206,13 @@ class Connection(ConnectionCore):
         Raises :class:`NoRespondersError` at once when nobody listens, :class:`RequestTimeout` after
         ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the link breaks.
         """
-        self._check_open()
-        if timeout is not None:
-            check_timeout("timeout", timeout)
-        if self._inbox is None:
-            self._inbox = RequestInbox(self, self.options.inbox_prefix)
-            self._add_sink(self._inbox)
-        return await self._inbox.request(
-            subject,
-            payload,
-            headers,
-            self.options.request_timeout if timeout is None else timeout,
-        )
+        core = self._core
+        if core.observer is None:
+            return await core.request(subject, payload, timeout=timeout, headers=headers)
+        with core.observer.publishing("request", subject, payload, headers) as sending:
+            answer = await core.request(subject, payload, timeout=timeout, headers=sending.headers)
+        sending.done(None)
+        return answer
 
     async def request_many(
         self,
@@ -235,16 +236,17 @@ class Connection(ConnectionCore):
                 check_timeout(field, seconds)
         if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
             raise InvalidArgument("max_messages", max_messages, "must be an integer, 1 or more")
-        limit = self._loop.time() + (self.options.request_timeout if timeout is None else timeout)
+        now = self._core.loop.time
+        limit = now() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers.asked = subject
             await self.publish(subject, payload, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
-                deadline = limit if stall is None or count == 0 else min(limit, self._loop.time() + stall)
+                deadline = limit if stall is None or count == 0 else min(limit, now() + stall)
                 try:
-                    answer = await answers.next(timeout=max(0.0, deadline - self._loop.time()))
+                    answer = await answers.next(timeout=max(0.0, deadline - now()))
                 except RequestTimeout:
                     return
                 if is_no_responders(answer):
@@ -256,36 +258,20 @@ class Connection(ConnectionCore):
 
     def new_inbox(self) -> str:
         """A fresh unique subject under ``inbox_prefix``."""
-        return f"{self.options.inbox_prefix}.{next_nuid()}"
+        return self._core.new_inbox()
 
     # Flush, drain, close
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until the server has processed everything sent so far (PING, PONG)."""
-        await self._ping(timeout)
+        await self._core.flush(timeout)
 
     async def rtt(self, timeout: float | None = None) -> float:
         """Seconds from a PING to its PONG."""
-        self._flush_out()
+        self._core.outbox.flush()
         start = time.perf_counter()
-        await self._ping(timeout)
+        await self._core.flush(timeout)
         return time.perf_counter() - start
-
-    async def _ping(self, timeout: float | None) -> None:
-        self._check_open()
-        seconds = self.options.request_timeout if timeout is None else timeout
-        check_timeout("timeout", seconds)
-        if self._link is None:
-            await self._wait_connected(seconds)
-        pong: asyncio.Future[None] = self._loop.create_future()
-        self._pongs.append(pong)
-        self._command(PING)
-        self._flush_out()
-        try:
-            async with asyncio.timeout(seconds):
-                await pong
-        except TimeoutError:
-            raise RequestTimeout(f"no PONG from {self.connected_url} within {seconds:g}s") from None
 
     async def drain(self) -> None:
         """Stop receiving, let user code finish what has arrived, send everything, then close.
@@ -296,44 +282,45 @@ class Connection(ConnectionCore):
         :class:`ConsumerDeleteFailed`. A callback or a loop that calls it can't be waited for: what is
         buffered there is dropped.
         """
-        if self._closed or self._draining:
+        if self._core.is_closed or self._core.draining:
             return
-        self._check_loop()
-        if self._closing:
+        self._core.check_loop()
+        if self._core.closing:
             await self.close()
             return
-        self._draining = True
+        self._core.draining = True
         try:
-            async with asyncio.timeout(self.options.drain_timeout):
+            async with asyncio.timeout(self._core.options.drain_timeout):
                 caller = asyncio.current_task()  # may be the callback of one of them
                 await self._drain_sinks(caller)
                 # While disconnected there is a reason to wait for a server only if something waits for it.
-                if self._link is not None or self._out:
-                    await self.flush(self.options.drain_timeout)
+                if self._core.link is not None or self._core.outbox.pieces:
+                    await self.flush(self._core.options.drain_timeout)
         except TimeoutError as error:
             if isinstance(error, DrainTimeout):
                 raise
-            raise DrainTimeout(f"not drained within drain_timeout={self.options.drain_timeout:g}s") from None
+            seconds = self.options.drain_timeout
+            raise DrainTimeout(f"not drained within drain_timeout={seconds:g}s") from None
         except ConnectionLost as error:
-            self._last_error = error
+            self._core.last_error = error
         except ConnectionClosed:
-            if not self._closing:
+            if not self._core.closing:
                 raise
             # Somebody lost patience and called close.
         finally:
             await self.close()
-            self._draining = False
+            self._core.draining = False
 
     async def _drain_sinks(self, caller: asyncio.Task[Any] | None) -> None:
         """Drain all of them to their end, whatever becomes of one; then raise the first error of ours.
 
         Consumers are deleted at that end.
         """
-        sinks = list({*self._sinks.values(), *self._drained_sinks})
+        sinks = list({*self._core.router.sinks.values(), *self._core.router.drained})
         results = await asyncio.gather(*(sink._drain(caller) for sink in sinks), return_exceptions=True)
         for sink, error in zip(sinks, results, strict=True):
             if error is not None and not isinstance(error, JetsparkError):
-                self._guard.failed(sink, "drain", error)
+                self._core.guard.failed(sink, "drain", error)
         for error in results:
             if isinstance(error, JetsparkError):
                 raise error
@@ -344,39 +331,34 @@ class Connection(ConnectionCore):
         Waits at most ``connect_timeout`` for a server that does not answer. Pending requests fail with
         :class:`ConnectionClosed`.
         """
-        if self._closed:
+        if self._core.is_closed:
             return
-        self._check_loop()
-        if self._closing:
-            if self._close_waiter is not None:
-                await asyncio.shield(self._close_waiter)
+        self._core.check_loop()
+        if self._core.closing:
+            if self._core.close_waiter is not None:
+                await asyncio.shield(self._core.close_waiter)
             return
-        self._flush_out(even_if_behind=True)
-        self._closing = True
-        self._close_waiter = self._loop.create_future()
-        unanswered = len(self._pongs)
-        link = self._drop_link()
+        self._core.outbox.flush(even_if_behind=True)
+        self._core.closing = True
+        self._core.close_waiter = self._core.loop.create_future()
+        unanswered = len(self._core.pongs)
+        link = self._core.drop_link()
         try:
-            await self._end_tasks([self._reconnecting])
+            await self._end_tasks([self._core.reconnecting])
             if link is not None:
-                await link.close(grace=self.options.connect_timeout, unanswered=unanswered)
+                await link.close(grace=self._core.options.connect_timeout, unanswered=unanswered)
         finally:
             # Also when the caller was cancelled: others may wait for this close.
-            self._reconnecting = None
+            self._core.reconnecting = None
             if link is not None:
                 link.abort(ConnectionClosed("closed"))
-            self._finish(None)
-            self._close_waiter.set_result(None)
+            self._core.finish(None)
+            self._core.close_waiter.set_result(None)
         # Listeners may finish what they do about it; callbacks had their chance in drain.
-        listening = self._listening.tasks - {asyncio.current_task()}
+        listening = self._core.listening.tasks - {asyncio.current_task()}
         if listening:
-            await asyncio.wait(listening, timeout=self.options.connect_timeout)
-        await self._end_tasks([*self._callback_tasks, *listening])
-
-    def _callback_failed(self, what: str, subject: str, error: BaseException) -> None:
-        """A callback raised: tell the loop's exception handler, and the listener. Any thread may call it."""
-        report_failure(self._loop, what, error)
-        self._emit(CallbackFailed(subject, error))
+            await asyncio.wait(listening, timeout=self._core.options.connect_timeout)
+        await self._end_tasks([*self._core.tasks, *listening])
 
     @staticmethod
     async def _end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:
@@ -393,11 +375,12 @@ class Connection(ConnectionCore):
 
     async def force_reconnect(self) -> None:
         """Drop the current link and connect anew, to another server when there is one."""
-        self._check_open()
-        if self._link is not None:
+        self._core.check_open()
+        if self._core.link is not None:
             # What is not written yet stays for the next link.
-            self._link.abort(ConnectionLost("force_reconnect was called"))
-        await self._wait_connected(self.options.connect_timeout * max(2, len(self._pool.servers)))
+            self._core.link.abort(ConnectionLost("force_reconnect was called"))
+        attempts = max(2, len(self._core.pool.servers))
+        await self._core.wait_connected(self.options.connect_timeout * attempts)
 
     async def __aenter__(self) -> Connection:
         return self
@@ -409,3 +392,8 @@ class Connection(ConnectionCore):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def core_of(connection: Connection) -> Core:
+    """The core of a connection, for our own packages."""
+    return connection._core

@@ -25,7 +25,8 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
     subject: str
     reply: str
     data: bytes
-    _header: bytes | None
+    #: The headers as they came, status line included; None when there are none.
+    header_block: bytes | None
     _owner: Any
     _headers: Headers | None = None
 
@@ -34,13 +35,13 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
         """The headers, parsed at first use; empty (and falsy) when there are none."""
         headers = self._headers
         if headers is None:
-            headers = self._headers = decode_headers(self._header) if self._header else Headers()
+            headers = self._headers = decode_headers(self.header_block) if self.header_block else Headers()
         return headers
 
     @property
     def status(self) -> tuple[int, str] | None:
         """Code and description when this is a status of the server instead of somebody's message."""
-        return decode_status(self._header) if self._header else None
+        return decode_status(self.header_block) if self.header_block else None
 
     def _reply_subject(self) -> str:
         """Where an answer goes; InvalidArgument when nobody waits for one."""
@@ -50,9 +51,14 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
 
     def __repr__(self) -> str:
         reply = f", reply={self.reply!r}" if self.reply else ""
-        headers = f", headers={self.headers.items()!r}" if self._header else ""
+        headers = f", headers={self.headers.items()!r}" if self.header_block else ""
         data = self.data if len(self.data) <= 64 else self.data[:64] + b"..."
         return f"{type(self).__name__}(subject={self.subject!r}{reply}, data={data!r}{headers})"
+
+
+def owner_of(message: MsgBase) -> Any:
+    """What a message speaks through: its connection, or what a consumer's messages ack through."""
+    return message._owner
 
 
 class Responder(Protocol):

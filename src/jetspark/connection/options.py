@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_number, is_whole
 from jetspark._secret import hides_locals
 from jetspark.connection.auth import Authenticator, build_authenticator
 from jetspark.connection.events import Event
@@ -88,25 +89,25 @@ class ConnectOptions:
                 self.reconnect_wait_max,
                 f"must not be below reconnect_wait={self.reconnect_wait}",
             )
-        if not _is_number(self.reconnect_jitter) or not 0 <= self.reconnect_jitter <= 1:
+        if not is_number(self.reconnect_jitter) or not 0 <= self.reconnect_jitter <= 1:
             raise InvalidArgument(
                 "reconnect_jitter",
                 self.reconnect_jitter,
                 "must be a fraction from 0 to 1",
             )
-        if self.max_reconnects is not None and not _at_least(0, self.max_reconnects):
+        if self.max_reconnects is not None and not is_whole(self.max_reconnects, 0):
             raise InvalidArgument(
                 "max_reconnects",
                 self.max_reconnects,
                 "must be None (never give up), 0 or more",
             )
-        if not _at_least(0, self.reconnect_buffer_size):
+        if not is_whole(self.reconnect_buffer_size, 0):
             raise InvalidArgument(
                 "reconnect_buffer_size",
                 self.reconnect_buffer_size,
                 "must be 0 (refuse) or more bytes",
             )
-        if not _at_least(1, self.write_buffer_size):
+        if not is_whole(self.write_buffer_size, 1):
             raise InvalidArgument("write_buffer_size", self.write_buffer_size, "must be at least 1 byte")
         validate_subject(self.inbox_prefix, field="inbox_prefix")
         if self.listener is not None and not callable(self.listener):
@@ -191,20 +192,12 @@ class ConnectOptions:
         return fields
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _at_least(least: int, value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def check_timeout(field: str, value: object) -> None:
     """Refuse what is no time to wait; 0 is to look without waiting, infinity to wait without end."""
-    if not _is_number(value) or not value >= 0:  # type: ignore[operator]  # NaN is not at least 0
+    if not is_number(value) or not value >= 0:  # NaN is not at least 0
         raise InvalidArgument(field, value, "must be a number of seconds, 0 or more")
 
 
 def _positive(name: str, value: Any) -> None:
-    if not _is_number(value) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise InvalidArgument(name, value, "must be a positive number of seconds")

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from jetspark.connection.nuid import next_nuid
-from jetspark.connection.sink import Sink, SinkClient
+from jetspark.connection.sink import Sink, SinkCore
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -23,7 +23,7 @@ NO_RESPONDERS = b"NATS/1.0 503"
 
 def is_no_responders(message: MsgBase) -> bool:
     """Whether the message is the server's word that nobody listens."""
-    header = message._header
+    header = message.header_block
     return header is not None and not message.data and header.startswith(NO_RESPONDERS)
 
 
@@ -41,10 +41,10 @@ class _Pending:
 class RequestInbox(Sink):
     """The multiplexed inbox of a connection."""
 
-    def __init__(self, client: SinkClient, prefix: str) -> None:
-        self._base = f"{prefix}.{next_nuid()}."
-        super().__init__(client, self._base + "*")
-        self._cut = len(self._base)
+    def __init__(self, core: SinkCore, prefix: str) -> None:
+        self.base = f"{prefix}.{next_nuid()}."
+        super().__init__(core, self.base + "*")
+        self._cut = len(self.base)
         self._serial = 0
         self._pending: dict[str, _Pending] = {}
 
@@ -54,7 +54,7 @@ class RequestInbox(Sink):
         self._serial += 1
         token = format(self._serial, "x")
         future: asyncio.Future[Msg] = loop.create_future()
-        self.client._pub(subject, payload, self._base + token, headers, own_reply=True)
+        self.core.outbox.publish(subject, payload, self.base + token, headers, own_reply=True)
         timer = loop.call_later(timeout, self._expire, token, timeout)
         self._pending[token] = _Pending(future, subject, timer)
         try:
@@ -69,7 +69,7 @@ class RequestInbox(Sink):
             # None: timed out, cancelled, or a second answer to one request.
             if pending is None or pending.future.done():
                 continue
-            if message._header is not None and is_no_responders(message):
+            if message.header_block is not None and is_no_responders(message):
                 pending.future.set_exception(NoRespondersError(pending.subject))
             else:
                 pending.future.set_result(message)
@@ -94,7 +94,7 @@ class RequestInbox(Sink):
     def _expire(self, token: str, timeout: float) -> None:
         pending = self._pending.pop(token, None)
         if pending is not None and not pending.future.done():
-            reason = self.client._absence() or "the responder is slow or gone"
+            reason = self.core.absence() or "the responder is slow or gone"
             pending.future.set_exception(
                 RequestTimeout(f"no answer to {pending.subject!r} within {timeout:g}s: {reason}")
             )

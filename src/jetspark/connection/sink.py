@@ -1,58 +1,56 @@
-"""The connection's side of a subscription, and what it needs of the connection.
+"""Receivers, the table of what goes to which of them, and what they need of the connection.
 
-The connection calls ``deliver`` once for each run of messages in a received chunk, never once a message.
+The connection calls ``deliver`` once for each run of messages in a received chunk, never once per message.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
+
+from jetspark.wire.commands import encode_sub, encode_unsub
 
 if TYPE_CHECKING:
     import asyncio
-    import weakref
+    from collections.abc import Awaitable, Callable
 
     from jetspark.connection.events import Event
+    from jetspark.connection.observer import Observer
     from jetspark.connection.options import ConnectOptions
+    from jetspark.connection.outbox import Outbox
     from jetspark.connection.transport import Link
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import AnyColumns
     from jetspark.wire.parser import Factory
 
 
-class SinkClient(Protocol):
-    """What receivers need of their connection: :class:`~jetspark.connection.client.Connection`."""
+class SinkCore(Protocol):
+    """What receivers need of their connection: :class:`~jetspark.connection.core.Core`."""
 
     options: ConnectOptions
-    _message_class: Factory
-    _message_owner: Any
-    _callback_tasks: set[asyncio.Task[None]]
-    _drained_sinks: weakref.WeakSet[Sink]
-    _link: Link | None
+    loop: asyncio.AbstractEventLoop
+    outbox: Outbox
+    router: Router
+    message_class: Factory
+    message_owner: Any
+    tasks: set[asyncio.Task[None]]
+    link: Link | None
+    observer: Observer | None
 
     async def flush(self, timeout: float | None = None) -> None: ...
 
-    def _pub(
-        self, subject: str, payload: bytes, reply: str, headers: Any = None, *, own_reply: bool = False
-    ) -> None: ...
+    def absence(self) -> str: ...
 
-    def _remove_sink(self, sink: Sink, *, tell_server: bool = True) -> None: ...
+    def emit(self, event: Event) -> None: ...
 
-    def _send_unsub(self, sink: Sink) -> None: ...
-
-    def _limit_sink(self, sink: Sink) -> None: ...
-
-    def _absence(self) -> str: ...
-
-    def _emit(self, event: Event) -> None: ...
-
-    def _callback_failed(self, what: str, subject: str, error: BaseException) -> None: ...
+    def callback_failed(self, what: str, subject: str, error: BaseException) -> None: ...
 
 
 class Sink:
     """One server-side subscription. Subclasses say what happens to its messages."""
 
-    def __init__(self, client: SinkClient, subject: str, queue: str = "") -> None:
-        self.client = client
+    def __init__(self, core: SinkCore, subject: str, queue: str = "") -> None:
+        self.core = core
         self.subject = subject
         self.queue = queue
         self.sid = ""
@@ -61,8 +59,8 @@ class Sink:
         self.renewed_at = 0  # what had been received when the current link was made
         self.asked = ""  # the subject of the request whose answers come here, of request_many alone
         # The blocking facade replaces both on its connection, so that the parser makes its messages.
-        self.factory: Factory = client._message_class
-        self.owner: Any = client._message_owner
+        self.factory: Factory = core.message_class
+        self.owner: Any = core.message_owner
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         """A run of messages arrived. Called by the event loop; must not block."""
@@ -92,3 +90,138 @@ class Sink:
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained at the request of ``asker``: let user code have what has arrived."""
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
+class Receiver(Sink):
+    """The sink of an object that users hold, so that it does not show what the connection calls.
+
+    ``face`` is that object; the functions do what the methods of a sink are for.
+    """
+
+    def __init__(
+        self,
+        core: SinkCore,
+        subject: str,
+        face: object,
+        *,
+        deliver: Callable[[list[Any], int], None],
+        ended: Callable[[JetsparkError | None], None],
+        deliver_columns: Callable[[AnyColumns], None] = _ignore,
+        link_dropped: Callable[[], None] = _ignore,
+        link_lost: Callable[[JetsparkError], None] = _ignore,
+        link_restored: Callable[[], None] = _ignore,
+        publish_refused: Callable[[str, JetsparkError], None] = _ignore,
+        drain: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(core, subject)
+        self.face = face
+        self._on_messages = deliver
+        self._on_columns = deliver_columns
+        self._on_ended = ended
+        self._on_dropped = link_dropped
+        self._on_lost = link_lost
+        self._on_restored = link_restored
+        self._on_refused = publish_refused
+        self._on_drain = drain
+
+    def deliver(self, items: list[Any], nbytes: int) -> None:
+        self._on_messages(items, nbytes)
+
+    def deliver_columns(self, columns: AnyColumns) -> None:
+        self._on_columns(columns)
+
+    def link_dropped(self) -> None:
+        self._on_dropped()
+
+    def link_lost(self, error: JetsparkError) -> None:
+        self._on_lost(error)
+
+    def link_restored(self) -> None:
+        self._on_restored()
+
+    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+        self._on_refused(subject, error)
+
+    def ended(self, error: JetsparkError | None) -> None:
+        self._on_ended(error)
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        if self._on_drain is not None:
+            await self._on_drain(asker)
+
+
+class Router:
+    """Which sink gets the messages of which subscription (sid)."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._next_sid = 1
+        self.observer: Observer | None = None
+        self.sinks: dict[str, Sink] = {}
+        #: No longer subscribed, but still read from by whoever holds them.
+        self.drained: weakref.WeakSet[Sink] = weakref.WeakSet()
+
+    @property
+    def next_sid(self) -> str:
+        """The sid of the sink that is added next."""
+        return str(self._next_sid)
+
+    def add(self, sink: Sink) -> None:
+        """Subscribe."""
+        command = encode_sub(sink.subject, sink.queue, self.next_sid)
+        sink.sid = self.next_sid
+        self._next_sid += 1
+        self.sinks[sink.sid] = sink
+        link = self._outbox.link
+        if link is not None:
+            link.parser.routes[sink.sid] = (sink.factory, sink.owner)
+        self._outbox.control(command)
+        if self.observer is not None:
+            self.observer.sink_added(sink)
+
+    def remove(self, sink: Sink, *, tell_server: bool = True) -> None:
+        """Let nothing more come to it. ``tell_server``: it still sends."""
+        if self.sinks.pop(sink.sid, None) is None:
+            return
+        link = self._outbox.link
+        if link is not None:
+            link.parser.routes.pop(sink.sid, None)
+        if tell_server:
+            self.unsubscribe(sink)
+        if self.observer is not None:
+            self.observer.sink_removed(sink)
+
+    def unsubscribe(self, sink: Sink) -> None:
+        """Have the server send nothing more; what is on its way still comes."""
+        self._outbox.control(encode_unsub(sink.sid))
+
+    def limit(self, sink: Sink) -> None:
+        """Have the server stop after ``sink.limit`` messages."""
+        self._outbox.control(encode_unsub(sink.sid, sink.limit - sink.renewed_at))
+
+    def renew(self, link: Link) -> None:
+        """Subscribe all of them on a new link."""
+        for sid, sink in self.sinks.items():
+            link.parser.routes[sid] = (sink.factory, sink.owner)
+        commands = b"".join([self.renewal(sink) for sink in self.sinks.values()])
+        if commands:
+            link.write(commands)
+
+    @staticmethod
+    def renewal(sink: Sink) -> bytes:
+        """What subscribes a sink on a new link."""
+        command = encode_sub(sink.subject, sink.queue, sink.sid)
+        # The server counts from this SUB on, whatever earlier links have delivered.
+        sink.renewed_at = sink.received
+        if sink.limit:
+            command += encode_unsub(sink.sid, sink.limit - sink.renewed_at)
+        return command
+
+    def close(self) -> list[Sink]:
+        """Forget all of them, and return them."""
+        sinks, self.sinks = list(self.sinks.values()), {}
+        return sinks

@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark.connection.events import SlowConsumer
 from jetspark.connection.message import Msg
 from jetspark.connection.options import check_timeout
 from jetspark.connection.readers import Readers
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -35,7 +37,7 @@ from jetspark.errors import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.sink import SinkClient
+    from jetspark.connection.sink import SinkCore
 
 Callback = Callable[[Msg], "Awaitable[None] | None"]
 
@@ -56,7 +58,7 @@ class Subscription(Sink):
 
     def __init__(
         self,
-        client: SinkClient,
+        core: SinkCore,
         subject: str,
         queue: str,
         callback: Callback | None,
@@ -64,13 +66,13 @@ class Subscription(Sink):
         pending_messages_limit: int,
         pending_bytes_limit: int,
     ) -> None:
-        super().__init__(client, subject, queue)
+        super().__init__(core, subject, queue)
         for name, value in (
             ("max_messages", max_messages),
             ("pending_messages_limit", pending_messages_limit),
             ("pending_bytes_limit", pending_bytes_limit),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if not is_whole(value, 0):
                 raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
         if callback is not None and not callable(callback):
             raise InvalidArgument("callback", callback, "must be a function that takes a message")
@@ -87,7 +89,7 @@ class Subscription(Sink):
         self._dropping = False
         self._closed = False
         self._error: JetsparkError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._runner: asyncio.Task[None] | None = None
         # Loops over it; who calls next() comes back or not, and is not waited for.
         self.takers = Readers()
@@ -95,8 +97,8 @@ class Subscription(Sink):
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(callback), name=f"jetspark-subscription-{subject}"
             )
-            client._callback_tasks.add(self._runner)
-            self._runner.add_done_callback(client._callback_tasks.discard)
+            core.tasks.add(self._runner)
+            self._runner.add_done_callback(core.tasks.discard)
 
     # What the user sees
 
@@ -140,7 +142,7 @@ class Subscription(Sink):
                     raise self._error
                 raise StopAsyncIteration
             self.takers.add(asyncio.current_task())
-            await self._wait()
+            await self._waiters.wait()
         if self.takers.nobody:
             self.takers.add(asyncio.current_task())
         return pending.popleft()
@@ -152,7 +154,7 @@ class Subscription(Sink):
         more. Cancelling it loses no message.
         """
         self._refuse_callback()
-        seconds = self.client.options.request_timeout
+        seconds = self.core.options.request_timeout
         if timeout is not None:
             check_timeout("timeout", timeout)
             seconds = timeout
@@ -163,7 +165,7 @@ class Subscription(Sink):
                         raise self._error or ConnectionClosed(
                             f"the subscription to {self.subject!r} is closed"
                         )
-                    await self._wait()
+                    await self._waiters.wait()
                 return self._pending.popleft()
         except TimeoutError:
             raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
@@ -173,15 +175,15 @@ class Subscription(Sink):
 
         With a limit that has been reached already, what is buffered beyond it is dropped and the rest stays.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        if not is_whole(limit, 0):
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         if self._closed:
             return
         if limit > self.received:
             self.limit = limit
-            self.client._limit_sink(self)
+            self.core.router.limit(self)
             return
-        self.client._remove_sink(self)
+        self.core.router.remove(self)
         self._discard(self.received - limit if limit else len(self._pending))
         self.ended(None)
         if not limit:
@@ -200,7 +202,7 @@ class Subscription(Sink):
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
         await self._end_gently(asker)
-        timeout = self.client.options.drain_timeout
+        timeout = self.core.options.drain_timeout
         if not await self.takers.finished(asker, timeout):
             raise DrainTimeout(
                 f"reader of {self.subject!r} left {len(self._pending)} messages, or works on the last one, "
@@ -208,28 +210,28 @@ class Subscription(Sink):
             )
 
     async def _end_gently(self, asker: asyncio.Task[Any] | None) -> None:
-        client = self.client
+        core = self.core
         if not self._closed:
-            client._drained_sinks.add(self)
+            core.router.drained.add(self)
             try:
                 # Without a link nothing is on its way to us, and there is nothing to wait for.
-                if client._link is not None:
-                    client._send_unsub(self)
+                if core.link is not None:
+                    core.router.unsubscribe(self)
                     # The PONG comes after every message the server had sent for us.
                     with contextlib.suppress(ConnectionLost, ConnectionClosed):
-                        await client.flush()
+                        await core.flush()
             finally:
-                client._remove_sink(self)
+                core.router.remove(self)
                 self.ended(None)
         runner = self._runner
         # A callback that drains its own subscription can't be waited for.
         if runner is not None and runner is not asker:
-            _, unfinished = await asyncio.wait([runner], timeout=client.options.drain_timeout)
+            _, unfinished = await asyncio.wait([runner], timeout=core.options.drain_timeout)
             if unfinished:
                 runner.cancel()
                 raise DrainTimeout(
                     f"callback of {self.subject!r} left {len(self._pending)} messages "
-                    f"after drain_timeout={client.options.drain_timeout:g}s"
+                    f"after drain_timeout={core.options.drain_timeout:g}s"
                 )
 
     async def __aenter__(self) -> Subscription:
@@ -273,7 +275,7 @@ class Subscription(Sink):
                 self._wake()
         if self.limit and self.received >= self.limit:
             # The server has ended it by itself after the UNSUB with this limit.
-            self.client._remove_sink(self, tell_server=False)
+            self.core.router.remove(self, tell_server=False)
             self.ended(None)
 
     def ended(self, error: JetsparkError | None) -> None:
@@ -286,10 +288,14 @@ class Subscription(Sink):
     def link_lost(self, error: JetsparkError) -> None:
         if self.asked:
             # The request or its answers went with the link; to wait for them would end in silence.
-            self.client._remove_sink(self, tell_server=False)
+            self.core.router.remove(self, tell_server=False)
             self.ended(
                 ConnectionLost(f"connection lost while waiting for answers to {self.asked!r}: {error}")
             )
+
+    def detach(self) -> None:
+        """The callback drains its own subscription: it can't be waited for."""
+        self._runner = None
 
     # Internals
 
@@ -308,7 +314,7 @@ class Subscription(Sink):
             keep = min(keep, self._messages_limit - len(self._pending))
         keep = max(0, keep)
         # Message by message: a mean would let large ones in for the price of the small ones of the run.
-        sizes = [len(item.data) + (len(item._header) if item._header else 0) for item in items]
+        sizes = [len(item.data) + (len(item.header_block) if item.header_block else 0) for item in items]
         line = (nbytes - sum(sizes)) // max(1, len(items))
         kept_bytes = kept = 0
         for size in sizes[:keep]:
@@ -321,7 +327,7 @@ class Subscription(Sink):
         starts = lost > 0 and not self._dropping
         self._dropping = lost > 0
         if starts:
-            self.client._emit(
+            self.core.emit(
                 SlowConsumer(
                     self.subject,
                     self.sid,
@@ -347,26 +353,12 @@ class Subscription(Sink):
         while runs and runs[0][0] <= taken:
             self._bytes -= runs.popleft()[1]
 
-    async def _wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            # Cancelled before it was woken: nobody else must try to wake it.
-            if not waiter.done() or waiter.cancelled():
-                with contextlib.suppress(ValueError):
-                    self._waiters.remove(waiter)
-
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
 
     def _failed(self, error: BaseException) -> None:
         what = f"callback of the subscription to {self.subject!r} raised"
-        self.client._callback_failed(what, self.subject, error)
+        self.core.callback_failed(what, self.subject, error)
 
     async def _run_callback(self, callback: Callback) -> None:
         pending = self._pending
@@ -392,4 +384,4 @@ class Subscription(Sink):
             elif self._closed:
                 return
             else:
-                await self._wait()
+                await self._waiters.wait()

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jetspark._checks import is_positive
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled, error_from_response
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.subjects import validate_subject
+from jetspark.wire.subjects import validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
 
 DEFAULT_PREFIX = "$JS.API"
@@ -26,9 +27,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class Api:
     """API requests under one prefix. Shared by the context and the handles made from it."""
 
-    def __init__(
-        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
-    ) -> None:
+    def __init__(self, core: Core, *, domain: str | None, api_prefix: str | None, timeout: float) -> None:
         if domain is not None and api_prefix is not None:
             raise InvalidArgument("api_prefix", api_prefix, f"excludes domain={domain!r}; give one of them")
         if domain is not None:
@@ -41,9 +40,9 @@ class Api:
             validate_subject(self.prefix, field="api_prefix")
         else:
             self.prefix = DEFAULT_PREFIX
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-        self.client = client
+        self.core = core
         self.timeout = float(timeout)
 
     def subject(self, operation: str) -> str:
@@ -56,15 +55,15 @@ class Api:
         """Send a request and return the raw answer. Nobody there is JetStreamNotEnabled."""
         subject = self.subject(operation)
         seconds = self.timeout if timeout is None else timeout
-        self.client._trust_subject(subject)
+        self.core.outbox.trust_subject(subject)
         try:
-            return await self.client.request(
+            return await self.core.request(
                 subject, _encode(body) if body is not None else b"", timeout=seconds
             )
         except NoRespondersError:
             raise JetStreamNotEnabled.no_responders(subject) from None
         except RequestTimeout:
-            reason = self.client._absence() or (
+            reason = self.core.absence() or (
                 "the server is busy, has no leader right now, or permissions keep the answer away; "
                 "retry, or raise timeout"
             )
@@ -104,3 +103,11 @@ def decode_response(data: bytes) -> dict[str, Any]:
     if refusal is not None:
         raise error_from_response(response)
     return response
+
+
+def subject_filter(subject: str | None) -> dict[str, Any]:
+    """What asks a list for the streams that capture this subject; all of them with None."""
+    if subject is None:
+        return {}
+    validate_filter(subject)
+    return {"subject": subject}

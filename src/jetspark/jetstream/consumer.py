@@ -6,6 +6,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, RequestTimeout
 from jetspark.jetstream.consume.consume import (
     Consume,
@@ -42,12 +43,13 @@ class Consumer:
         self._info = info
         config = info.config
         self._target = PullTarget(
-            js._client,
+            js._core,
             js._api.subject(f"CONSUMER.MSG.NEXT.{info.stream_name}.{info.name}"),
             acks=config.ack_policy != AckPolicy.NONE,
             api_timeout=js._api.timeout,
             pinned=config.priority_policy == PriorityPolicy.PINNED_CLIENT,
             max_waiting=config.max_waiting,
+            message=js._kinds.message,
         )
         self._stash = Stash(self._target, config.ack_wait, config.max_deliver)
 
@@ -104,7 +106,7 @@ class Consumer:
         """
         body: dict[str, Any] = {}
         if seq is not None:
-            if isinstance(seq, bool) or not isinstance(seq, int) or not 1 <= seq < 1 << 64:
+            if not is_whole(seq, 1, (1 << 64) - 1):
                 raise InvalidArgument("seq", seq, "must be a stream sequence, 1 or more, or None")
             body["seq"] = seq
         try:
@@ -334,6 +336,9 @@ class Consumer:
                 raise InvalidArgument(
                     "batches", batches, "goes with iteration; a callback gets single messages"
                 )
+            observer = self._js._core.observer
+            if callable(callback) and observer is not None:
+                callback = observer.handling(callback)
             return ConsumeCallback(make_sink, on_error, callback, concurrency)
         if concurrency != 1:
             raise InvalidArgument("concurrency", concurrency, "goes with callback")
@@ -350,19 +355,20 @@ class Consumer:
         return sink
 
     def _new_push_sink(self, options: PushOptions, tell: ErrorListener) -> PushSink:
-        client = self._target.client
-        # Threads read another kind of sink.
-        kind: type[PushSink] = getattr(client, "_push_sink_class", PushSink)
-        target = PushTarget(client, self._info.config, api_timeout=self._target.api_timeout)
-        sink = kind(target, options, tell)
+        kinds = self._js._kinds
+        target = PushTarget(
+            self._js._core,
+            self._info.config,
+            api_timeout=self._target.api_timeout,
+            message=kinds.message,
+        )
+        sink = kinds.push_sink(target, options, tell)
         sink.look_up = self.info
         sink.names = (self.stream_name, self.name)
         return sink
 
     def _new_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
-        # Threads read another kind of sink.
-        kind: type[PullSink] = getattr(self._target.client, "_pull_sink_class", PullSink)
-        return kind(self._target, options, tell)
+        return self._js._kinds.pull_sink(self._target, options, tell)
 
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
         from jetspark.jetstream.consume.columnar import ColumnarSink  # only for those who use columns

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from jetspark.connection.client import core_of
 from jetspark.connection.nuid import next_nuid
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.advisory.dead_letters import DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories
-from jetspark.jetstream.api import Api
+from jetspark.jetstream.api import Api, subject_filter
+from jetspark.jetstream.asyncio_kinds import KINDS
 from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
 from jetspark.jetstream.consumer import Consumer
@@ -28,10 +30,16 @@ from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
 from jetspark.jetstream.models.counter import delta_text
 from jetspark.jetstream.models.stream_config import StreamConfig, stream_config_request
 from jetspark.jetstream.models.stream_info import StreamInfo
-from jetspark.jetstream.models.validation import check_name, validate_consumer_config, validate_stream_config
+from jetspark.jetstream.models.validation import (
+    check_name,
+    check_names,
+    validate_consumer_config,
+    validate_stream_config,
+)
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.jetstream.publish.atomic_batch import DEFAULT_HOLD, MAX_MESSAGES, AtomicBatch
 from jetspark.jetstream.publish.fast_ingest import DEFAULT_FLOW, DEFAULT_OUTSTANDING, FastIngest, GapMode
+from jetspark.jetstream.publish.observed import atomic_batch_kind, fast_ingest_kind, publisher_kind
 from jetspark.jetstream.publish.publish import DEFAULT_RETRIES, DEFAULT_RETRY_WAIT, Expect, publish
 from jetspark.jetstream.publish.publisher import DEFAULT_WINDOW, Publisher
 from jetspark.jetstream.stream import Stream
@@ -40,19 +48,20 @@ from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, pull_s
 from jetspark.jetstream.subscribe.push import PushOptions
 from jetspark.jetstream.subscribe.push_ordered import subscribe_ordered
 from jetspark.jetstream.subscribe.subscribe import PushSubscription, subscribe
-from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.consume.consume import ErrorListener, Handler
     from jetspark.jetstream.flow.fast import IngestGap
+    from jetspark.jetstream.kinds import JetStreamKinds
     from jetspark.jetstream.models.advisories import Advisory
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
+    from jetspark.wire.info import ServerInfo
 
 # Requests of one call that wait for their answers at the same time.
 _AT_ONCE = 32
@@ -62,10 +71,22 @@ class JetStream:
     """The JetStream API of one account, domain or API prefix. Made by ``nc.jetstream()``."""
 
     def __init__(
-        self, client: Connection, *, domain: str | None, api_prefix: str | None, timeout: float
+        self,
+        connection: Connection,
+        *,
+        domain: str | None,
+        api_prefix: str | None,
+        timeout: float,
+        kinds: JetStreamKinds | None = None,
     ) -> None:
-        self._api = Api(client, domain=domain, api_prefix=api_prefix, timeout=timeout)
-        self._client = client
+        self._core = core_of(connection)
+        self._api = Api(self._core, domain=domain, api_prefix=api_prefix, timeout=timeout)
+        self._kinds = kinds or KINDS
+
+    @property
+    def server_info(self) -> ServerInfo:
+        """The last INFO of the server that the connection is or was connected to."""
+        return self._core.info
 
     @property
     def api_prefix(self) -> str:
@@ -123,7 +144,7 @@ class JetStream:
 
     async def list_streams(self, subject: str | None = None) -> AsyncIterator[StreamInfo]:
         """All streams, or those that capture ``subject``, however many there are."""
-        async for item in self._api.pages("STREAM.LIST", "streams", _subject_filter(subject)):
+        async for item in self._api.pages("STREAM.LIST", "streams", subject_filter(subject)):
             yield StreamInfo.from_wire(item)
 
     async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
@@ -151,7 +172,7 @@ class JetStream:
 
     async def stream_names(self, subject: str | None = None) -> AsyncIterator[str]:
         """The names of all streams, or of those that capture ``subject``."""
-        async for item in self._api.pages("STREAM.NAMES", "streams", _subject_filter(subject)):
+        async for item in self._api.pages("STREAM.NAMES", "streams", subject_filter(subject)):
             yield item
 
     async def stream_name_by_subject(self, subject: str) -> str:
@@ -298,9 +319,9 @@ class JetStream:
         Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
         :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
         """
-        # Threads have another kind.
-        kind: type[PushSubscription] = getattr(self._client, "_push_subscription_class", PushSubscription)
-        subscription = kind(self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error)
+        subscription: PushSubscription = self._kinds.push_subscription(
+            self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
+        )
         options = PushOptions(
             alarm_factor=alarm_factor,
             pending_messages_limit=pending_messages_limit,
@@ -326,12 +347,12 @@ class JetStream:
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         """Delete a consumer. Raises :class:`ConsumerNotFound`."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         await self._api.request(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def pause_consumer(self, stream: str, consumer: str, until: datetime) -> ConsumerPause:
         """Stop delivery until a point in time (2.11). Messages in flight can still be acked."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         time = Timestamp.from_datetime(until, field="until")
         response = await self._api.request(
             f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": time.to_rfc3339()}
@@ -340,7 +361,7 @@ class JetStream:
 
     async def resume_consumer(self, stream: str, consumer: str) -> ConsumerPause:
         """End a pause at once (2.11)."""
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         return ConsumerPause.from_wire(await self._api.request(f"CONSUMER.PAUSE.{stream}.{consumer}", {}))
 
     async def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
@@ -356,7 +377,7 @@ class JetStream:
             yield item
 
     async def _consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
-        _check_pair(stream, consumer)
+        check_names(stream, consumer)
         return ConsumerInfo.from_wire(await self._api.request(f"CONSUMER.INFO.{stream}.{consumer}"))
 
     async def _put_consumer(
@@ -402,7 +423,7 @@ class JetStream:
         ``stream`` it has to be asked for). A kind that this version does not know is a
         :class:`GenericAdvisory`. Nothing is kept by the server: what happens before or between is not told.
         """
-        return Advisories(self._client, stream=stream, consumer=consumer, kinds=kinds)
+        return Advisories(self._core, stream=stream, consumer=consumer, kinds=kinds)
 
     def dead_letters(
         self, stream: str, consumer: str | None = None, *, terminated: bool = True
@@ -447,7 +468,7 @@ class JetStream:
         Raises :class:`NoStreamResponse` when no stream captures the subject.
         """
         return await publish(
-            self._client,
+            self._core,
             subject,
             data,
             headers=headers,
@@ -501,8 +522,8 @@ class JetStream:
         (1,000, the server's own limit). ``timeout``: seconds to wait for the first answer and for the commit
         (default: the context's).
         """
-        return AtomicBatch(
-            self._client,
+        return atomic_batch_kind(self._core)(
+            self._core,
             hold=hold,
             max_messages=max_messages,
             timeout=self._api.timeout if timeout is None else timeout,
@@ -536,8 +557,8 @@ class JetStream:
         asked (2; it forgets a batch after 10). ``ack_timeout``: seconds of silence that end the batch (30).
         ``timeout``: seconds to wait for the answer to the first message (default: the context's).
         """
-        return FastIngest(
-            self._client,
+        return fast_ingest_kind(self._core)(
+            self._core,
             gap=gap,
             flow=flow,
             max_outstanding_acks=max_outstanding_acks,
@@ -571,16 +592,4 @@ class JetStream:
         have stored a newer one of them and not an older one. That one is sent again and stored after it.
         Where order matters more than speed, use ``window=1``, or ``Expect``.
         """
-        return Publisher(self._client, window=window, ack_timeout=ack_timeout, retry=retry)
-
-
-def _subject_filter(subject: str | None) -> dict[str, Any]:
-    if subject is None:
-        return {}
-    validate_filter(subject)
-    return {"subject": subject}
-
-
-def _check_pair(stream: str, consumer: str) -> None:
-    check_name("stream", stream)
-    check_name("consumer", consumer)
+        return publisher_kind(self._core)(self._core, window=window, ack_timeout=ack_timeout, retry=retry)

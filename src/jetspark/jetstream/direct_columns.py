@@ -31,7 +31,7 @@ from jetspark.wire.headers import VERSION_LINE, decode_headers, decode_status
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.api import Api
 
 #: Messages and bytes of a page. The server sends it without flow control, and two may be here at once.
@@ -69,10 +69,10 @@ class Page(msgspec.Struct):
 class _Answers(Subscription):
     """The inbox of one page; what it hands out are columns."""
 
-    client: Connection
+    core: Core
 
-    def __init__(self, client: Connection, subject: str) -> None:
-        super().__init__(client, client.new_inbox(), "", None, 0, 0, 0)
+    def __init__(self, core: Core, subject: str) -> None:
+        super().__init__(core, core.new_inbox(), "", None, 0, 0, 0)
         # A lost link or a missing permission ends it with that name instead of a time-out.
         self.asked = subject
         if speed is not None:
@@ -86,7 +86,9 @@ class _Answers(Subscription):
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
         columns = Columns(self.sid, [], [], [item.data for item in items], {}, nbytes)
-        columns.headers = {row: item._header for row, item in enumerate(items) if item._header is not None}
+        columns.headers = {
+            row: item.header_block for row, item in enumerate(items) if item.header_block is not None
+        }
         self.deliver_columns(columns)
 
     async def chunk(self, timeout: float) -> AnyColumns:
@@ -115,11 +117,11 @@ async def read_pages(
 
     def request(seq: int) -> _Answers:
         size = batch if end is None else min(batch, max(1, end - seq))
-        api.client._check_open()
-        answers = _Answers(api.client, api.subject(f"DIRECT.GET.{stream}"))
-        api.client._add_sink(answers)
+        api.core.check_open()
+        answers = _Answers(api.core, api.subject(f"DIRECT.GET.{stream}"))
+        api.core.router.add(answers)
         encoded = msgspec.json.encode({**body, "seq": seq, "batch": size})
-        api.client._pub(answers.asked, encoded, answers.subject, own_reply=True)
+        api.core.outbox.publish(answers.asked, encoded, answers.subject, own_reply=True)
         return answers
 
     answers = request(seq)

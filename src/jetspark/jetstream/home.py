@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.core import Core
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.api import Api
     from jetspark.jetstream.consume.pull import PullTarget
+    from jetspark.jetstream.kinds import JetStreamKinds
     from jetspark.jetstream.models.consumer_config import ConsumerConfig
     from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.models.puback import PubAck
@@ -28,7 +29,8 @@ class Informed(Protocol):
 class Home(Protocol):
     """A :class:`~jetspark.jetstream.context.JetStream`, as the handles see it."""
 
-    _client: Connection
+    _core: Core
+    _kinds: JetStreamKinds
     _api: Api
 
     async def stream_name_by_subject(self, subject: str) -> str: ...

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.message import MsgBase
+from jetspark.connection.outbox import FLUSH_AT
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.flow.ack_reply import Metadata, NotJetStreamMessage, parse_ack_reply
 from jetspark.jetstream.flow.options import FetchOptions
 from jetspark.jetstream.models.values import to_nanoseconds
+from jetspark.wire.commands import body_line
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from jetspark.connection.outbox import Outbox
     from jetspark.jetstream.consume.fetch import Fetch
 
 ACK = b"+ACK"
 PROGRESS = b"+WPI"
-_ACK_LINE = b" 4\r\n+ACK\r\n"
+_ACK_LINE = body_line(ACK)
 
 
 class MessageBase(MsgBase, eq=False, gc=False):
@@ -51,11 +53,10 @@ class MessageBase(MsgBase, eq=False, gc=False):
         if not self.reply:
             raise NotJetStreamMessage(self.reply)
         reply = self.reply.encode("utf-8", "surrogateescape")
-        if body is ACK:
-            owner.client._send((b"PUB ", reply, _ACK_LINE), len(reply) + 16)
-        else:
-            line = b" %d\r\n%b\r\n" % (len(body), body)
-            owner.client._send((b"PUB ", reply, line), len(reply) + len(line) + 4)
+        outbox = owner.outbox
+        outbox.answer(reply, _ACK_LINE if body is ACK else body_line(body))
+        if outbox.observer is not None:
+            outbox.observer.acked(body)
         if terminal:
             # Only now: when the connection is closed and the send raised, the user may try again.
             self._acked = True
@@ -96,9 +97,9 @@ class Message(MessageBase, eq=False, gc=False):
     async def ack(self) -> None:
         """Acknowledge: processed, do not deliver again. Returns when it is buffered for sending."""
         if self._wants_ack(ACK, terminal=True):
-            client = self._owner.client
-            if client._out_size >= FLUSH_AT:
-                await client._give_way()
+            outbox = self._owner.outbox
+            if outbox.size >= FLUSH_AT:
+                await outbox.give_way()
 
     async def ack_sync(self, timeout: float | None = None) -> None:
         """Acknowledge and wait until the server has recorded it (a double ack).
@@ -111,7 +112,7 @@ class Message(MessageBase, eq=False, gc=False):
             return
         if not self.reply:
             raise NotJetStreamMessage(self.reply)
-        await owner.client.request(self.reply, ACK, timeout=owner.api_timeout if timeout is None else timeout)
+        await owner.core.request(self.reply, ACK, timeout=owner.api_timeout if timeout is None else timeout)
         self._acked = True
 
     async def nak(self, delay: float | timedelta | None = None) -> None:
@@ -152,6 +153,6 @@ class Message(MessageBase, eq=False, gc=False):
         return AckNext(self, options)
 
     async def _give_way(self) -> None:
-        client: Any = self._owner.client
-        if client._out_size >= FLUSH_AT:
-            await client._give_way()
+        outbox: Outbox = self._owner.outbox
+        if outbox.size >= FLUSH_AT:
+            await outbox.give_way()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, NoRespondersError, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, MessageNotFound
 from jetspark.jetstream.models.values import Timestamp, wire_number
-from jetspark.wire.headers import Headers, decode_headers
+from jetspark.wire.headers import Headers, decode_headers, trusted_headers
 from jetspark.wire.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
@@ -189,13 +190,13 @@ class _Page:
 
 
 async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -> AsyncGenerator[StoredMsg]:
-    client = api.client
+    core = api.core
     subject = api.subject(f"DIRECT.GET.{stream}")
-    inbox = client.new_inbox()
-    async with await client.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
+    inbox = core.new_inbox()
+    async with await core.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
         # A lost link or a missing permission ends it with that name instead of a time-out.
         answers.asked = subject
-        client._pub(subject, msgspec.json.encode(body), inbox, own_reply=True)
+        core.outbox.publish(subject, msgspec.json.encode(body), inbox, own_reply=True)
         while True:
             try:
                 answer = await answers.next(timeout=api.timeout)
@@ -242,8 +243,7 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
     sequence = wire_number(added["Nats-Sequence"])
     if time is None or sequence is None:
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
-    kept = Headers()
-    kept._pairs = own  # what others stored is not ours to refuse
+    kept = trusted_headers(own)  # what others stored is not ours to refuse
     return StoredMsg(
         stream=added["Nats-Stream"],
         subject=added["Nats-Subject"],
@@ -296,7 +296,7 @@ def raise_status(code: int, description: str) -> NoReturn:
 
 def check_positive(field: str, value: int) -> None:
     """Refuse what is not an integer of 1 or more, the first sequence there is."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 64:
+    if not is_whole(value, 1, (1 << 64) - 1):
         raise InvalidArgument(field, value, "must be an integer, 1 or more, that fits 64 bits")
 
 

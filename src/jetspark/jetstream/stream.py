@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream import stored
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from jetspark.jetstream.api import Api
     from jetspark.jetstream.consume.ordered import OrderedConsumer
     from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
@@ -148,12 +150,12 @@ class Stream:
             stored.check_positive("seq", seq)
             body["seq"] = seq
         if keep is not None:
-            if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            if not is_whole(keep, 0):
                 raise InvalidArgument("keep", keep, "must be an integer, 0 or more")
             body["keep"] = keep
         response = await self._js._api.request(f"STREAM.PURGE.{self.name}", body or None)
         purged = response.get("purged", 0)
-        if isinstance(purged, bool) or not isinstance(purged, int) or not 0 <= purged < 1 << 64:
+        if not is_whole(purged, 0, (1 << 64) - 1):
             raise ProtocolError(f"answer to a purge that removed {purged!r:.50} messages")
         return purged
 
@@ -188,19 +190,6 @@ class Stream:
                 if not stored.is_direct_refusal(error):
                     raise
         return await stored.get_by_api(self._js._api, self.name, body)
-
-    async def _next_on_leader(self, seq: int, subjects: Sequence[str] = ()) -> int | None:
-        """The first sequence at or after ``seq`` of the subjects (default all), as the leader has it.
-
-        What is read from another replica, by a consumer that lives there or by direct get, ends where that
-        replica ends. This tells the end of the stream from the end of a replica that is behind.
-        """
-        found: list[int] = []
-        for subject in subjects or (">",):
-            with suppress(MessageNotFound):
-                message = await self.get_msg(seq, next_by_subject=subject, from_leader=True)
-                found.append(message.sequence)
-        return min(found, default=None)
 
     async def counter(self, subject: str) -> CounterValue:
         """The counter at ``subject`` of a stream with ``allow_msg_counter`` (2.12).
@@ -457,3 +446,22 @@ def _filters(subjects: str | Sequence[str]) -> list[str]:
     if isinstance(subjects, bytes) or not isinstance(subjects, Iterable):
         raise InvalidArgument("subjects", subjects, "must be a subject or several")
     return list(subjects)
+
+
+async def next_on_leader(stream: Stream, seq: int, subjects: Sequence[str] = ()) -> int | None:
+    """The first sequence at or after ``seq`` of the subjects (default all), as the leader has it.
+
+    What is read from another replica, by a consumer that lives there or by direct get, ends where that
+    replica ends. This tells the end of the stream from the end of a replica that is behind.
+    """
+    found: list[int] = []
+    for subject in subjects or (">",):
+        with suppress(MessageNotFound):
+            message = await stream.get_msg(seq, next_by_subject=subject, from_leader=True)
+            found.append(message.sequence)
+    return min(found, default=None)
+
+
+def api_of(stream: Stream) -> Api:
+    """The API that the stream speaks through, for our own packages."""
+    return stream._js._api

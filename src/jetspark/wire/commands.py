@@ -46,6 +46,19 @@ def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
     return prefix
 
 
+def body_line(body: bytes) -> bytes:
+    """The rest of a PUB behind its subjects: size and body."""
+    return b" %d\r\n%b\r\n" % (len(body), body)
+
+
+def encode_pub(prefix: bytes, base: bytes, serial: int, data: bytes, block: bytes | None) -> bytes:
+    """A whole PUB or HPUB; its reply subject is ``base`` and ``serial``."""
+    if block is None:
+        return b"%b%b%d %d\r\n%b\r\n" % (prefix, base, serial, len(data), data)
+    size = len(block)
+    return b"H%b%b%d %d %d\r\n%b%b\r\n" % (prefix, base, serial, size, size + len(data), block, data)
+
+
 def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str, int]]]:
     """Whole PUB and HPUB commands in; those within ``limit`` and (subject, size) of the others out."""
     kept, oversized, pos = [], [], 0

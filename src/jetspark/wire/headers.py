@@ -182,6 +182,13 @@ def _lines(pairs: Sequence[tuple[str, str]]) -> bytes:
     raise InvalidArgument("header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8")
 
 
+def trusted_headers(pairs: list[tuple[str, str]]) -> Headers:
+    """Headers of pairs that need no check: our own, or what somebody stored."""
+    headers = Headers()
+    headers._pairs = pairs
+    return headers
+
+
 def encode_headers(
     headers: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]],
 ) -> HeaderBlock:

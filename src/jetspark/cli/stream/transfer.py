@@ -24,6 +24,7 @@ from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.settings import find_stream, jetstream
 from jetspark.jetstream import Expect, RetentionPolicy, StoredMsg, StreamConfig, Timestamp
 from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from jetspark.jetstream.stream import next_on_leader
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ async def _stored(
         except MessageNotFound:
             return
         assert position is not None
-        more = await stream._next_on_leader(position, subjects or ()) if position <= last else None
+        more = await next_on_leader(stream, position, subjects or ()) if position <= last else None
         if more is None or more > last:
             return
         if pause > _LONGEST_PAUSE:

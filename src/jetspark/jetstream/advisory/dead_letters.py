@@ -18,7 +18,7 @@ from jetspark.wire.headers import Headers
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.home import Home
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.stored import StoredMsg
@@ -110,7 +110,7 @@ class DeadLetters:
             kinds.append(TerminatedAdvisory)
         self._js = js
         self._stream = stream
-        self._feed = Advisories(js._client, stream=stream, consumer=consumer, kinds=kinds)
+        self._feed = Advisories(js._core, stream=stream, consumer=consumer, kinds=kinds)
 
     @property
     def closed(self) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
     from jetspark.connection.subscription import Subscription
 
@@ -66,7 +66,7 @@ class Advisories:
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         *,
         stream: str | None = None,
         consumer: str | None = None,
@@ -86,7 +86,7 @@ class Advisories:
                 )
         if wanted is not None and not wanted:
             raise InvalidArgument("kinds", wanted, "must name a kind, or leave it out for all of them")
-        self._client = client
+        self._core = core
         self._stream = stream
         self._consumer = consumer
         self._kinds = wanted
@@ -138,7 +138,7 @@ class Advisories:
         Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
         more. Cancelling it loses nothing.
         """
-        seconds = self._client.options.request_timeout if timeout is None else timeout
+        seconds = self._core.options.request_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
                 return await self.__anext__()
@@ -162,11 +162,11 @@ class Advisories:
             raise InvalidArgument("advisories", repr(self), "can be entered once only; make another one")
         try:
             for subject in feed_subjects(self._stream, self._consumer, self._kinds):
-                subscription = await self._client.subscribe(subject)
+                subscription = await self._core.subscribe(subject)
                 self._subscriptions.append(subscription)
                 self._pumps.append(asyncio.create_task(self._pump(subscription)))
             # Once the server has answered it knows of our interest: whatever happens from now on is told.
-            await self._client.flush()
+            await self._core.flush()
         except BaseException:
             await self.close()
             raise
@@ -188,7 +188,7 @@ class Advisories:
         except Exception as caught:
             # A defect: whoever reads must not wait for ever.
             error = ProtocolError(f"reading an advisory failed with {type(caught).__name__}")
-            report_failure(self._client._loop, "reading an advisory failed", caught)
+            report_failure(self._core.loop, "reading an advisory failed", caught)
         self._end(error)
 
     def _read(self, message: Msg) -> Advisory | None:

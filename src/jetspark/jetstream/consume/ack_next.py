@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from jetspark.connection.message import owner_of
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.fetch import Fetch
 from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
+from jetspark.wire.commands import body_line
 
 if TYPE_CHECKING:
     from jetspark.jetstream.flow.actions import SendPull
@@ -29,21 +31,19 @@ class AckNextSink(PullSink):
         if message is None:
             super()._send_pull(pull)
             return
+        target = b"%b %b" % (message.reply.encode("utf-8", "surrogateescape"), self.subject.encode())
         body = b"+NXT " + pull.to_json()
-        head = b"PUB %b %b %d\r\n" % (
-            message.reply.encode("utf-8", "surrogateescape"),
-            self.subject.encode(),
-            len(body),
-        )
-        self.client._send((head, body, b"\r\n"), len(head) + len(body) + 2)
+        self.core.outbox.answer(target, body_line(body))
         message._acked = True
+        if self.core.observer is not None:
+            self.core.observer.acked(body)
 
 
 class AckNext(Fetch):
     """The fetch that ``ack_next`` returns. Nothing is sent before it is awaited or iterated."""
 
     def __init__(self, message: MessageBase, options: FetchOptions) -> None:
-        owner: Any = message._owner
+        owner = owner_of(message)
         if not isinstance(owner, PullTarget):
             raise InvalidArgument("message", message.subject, "ack_next is for messages of pull consumers")
         stash = owner.stash

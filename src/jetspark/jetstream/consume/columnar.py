@@ -98,7 +98,7 @@ class ColumnarSink(PullSink):
         # Not before it has begun: what never began does not end.
         if not self._in_bulk and self.sid and self._buffer_of(columns) >= BULK_BUFFER:
             self._in_bulk = True
-            self.client._bulk_reads(True)
+            self.core.bulk_reads(True)
         actions = self.flow.on_messages(count, columns.size if self._exact else 0, self._now())
         if actions:
             self._perform(actions)
@@ -145,8 +145,8 @@ class ColumnarSink(PullSink):
             columns.subjects.append(item.subject.encode("utf-8", "surrogateescape"))
             columns.replies.append(item.reply.encode("utf-8", "surrogateescape"))
             columns.payloads.append(item.data)
-            if item._header is not None:
-                columns.headers[row] = item._header
+            if item.header_block is not None:
+                columns.headers[row] = item.header_block
         columns.nbytes = columns.size = columns.measure()
         return columns
 
@@ -163,7 +163,7 @@ class ColumnarSink(PullSink):
             self._unanswered, self._unanswered_at = 0, self.received
         self._unanswered += 1
         if self._unanswered >= UNANSWERED and self._looking is None and not self.done:
-            self._looking = self.client._loop.create_task(self._see_whether_it_exists(self.look_up))
+            self._looking = self.core.loop.create_task(self._see_whether_it_exists(self.look_up))
 
     async def _see_whether_it_exists(self, look_up: Callable[[], Awaitable[ConsumerInfo]]) -> None:
         """End when the server says that there is no such consumer. Without an answer, go on asking."""
@@ -182,7 +182,7 @@ class ColumnarSink(PullSink):
             self.chunks = []
         if self._in_bulk:
             self._in_bulk = False
-            self.client._bulk_reads(False)
+            self.core.bulk_reads(False)
         super()._finish(error, discard=discard)
 
     def _note_pin_of(self, columns: AnyColumns) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.listening import call_listener
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError
@@ -108,13 +110,13 @@ class ConsumeBase:
         if self._on_error is not None:
             sink = self._started()
             what = f"on_error of {sink.label} raised on {type(error).__name__}"
-            call_listener(self._on_error, error, what, sink.client._loop, self._listening)
+            call_listener(self._on_error, error, what, sink.core.loop, self._listening)
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained: readers get what has arrived, and can still ack it."""
         sink = self._started()
         sink.drain()
-        timeout = sink.client.options.drain_timeout
+        timeout = sink.core.options.drain_timeout
         if not await sink.takers.finished(asker, timeout):
             raise DrainTimeout(
                 f"reader of {sink.label} left {len(sink.buffer)} messages, or works on the last one, "
@@ -218,7 +220,7 @@ class ConsumeCallback(ConsumeBase):
         super().__init__(make_sink, on_error)
         if not callable(callback):
             raise InvalidArgument("callback", callback, "must be a function that takes a message")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        if not is_whole(concurrency, 1):
             raise InvalidArgument("concurrency", concurrency, "must be a positive integer")
         self._callback = callback
         self._concurrency = concurrency
@@ -257,7 +259,7 @@ class ConsumeCallback(ConsumeBase):
         # A callback that drains its own connection can't be waited for.
         if asker in self._workers or not self._workers:
             return
-        timeout = sink.client.options.drain_timeout
+        timeout = sink.core.options.drain_timeout
         _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
         if unfinished:
             raise DrainTimeout(
@@ -314,3 +316,36 @@ def tell_failure(sink: FlowSink, error: BaseException, message: Message) -> None
     """A callback raised on a message of this sink."""
     what = f"callback of {sink.label} raised on a message of {message.subject!r}"
     sink.callback_failed(HandlerFailed(error, message), what, error)
+
+
+class Inside:
+    """A consume as the facade for threads sees it, whose threads take the place of tasks."""
+
+    def __init__(self, consume: ConsumeBase) -> None:
+        self._consume = consume
+
+    @property
+    def sink(self) -> FlowSink | None:
+        """What the messages come to; None before the start."""
+        return self._consume._sink
+
+    def end(self, sink: FlowSink) -> JetsparkError | None:
+        """The error to raise at the end, once; None when the end was asked for."""
+        return self._consume._end(sink)
+
+    async def start(self) -> None:
+        """Start without tasks."""
+        await ConsumeBase.__aenter__(self._consume)
+        sink = self._consume._started()
+        sink.drain_all = partial(ConsumeBase._drain_all, self._consume)
+
+
+class InsideCallback(Inside):
+    """The same for one with a callback."""
+
+    def __init__(self, consume: ConsumeCallback) -> None:
+        super().__init__(consume)
+        self.callback = consume._callback
+        self.concurrency = consume._concurrency
+        self.failed = consume._failed
+        self.worker_ends = consume._worker_ends

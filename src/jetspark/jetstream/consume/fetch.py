@@ -29,7 +29,7 @@ from jetspark.jetstream.consume.errors import MessageTooLarge
 from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash, message_size
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from jetspark.errors import JetsparkError
     from jetspark.jetstream.flow.options import FetchOptions
@@ -65,6 +65,15 @@ class Fetch:
         return self._collect().__await__()
 
     async def _collect(self) -> MessageBatch:
+        observer = self._target.core.observer
+        if observer is None:
+            return await self._gather()
+        with observer.fetching(*self._target.names) as done:
+            batch = await self._gather()
+        done(batch)
+        return batch
+
+    async def _gather(self) -> MessageBatch:
         batch = MessageBatch()
         sink = self._start(batch)
         if sink is None:
@@ -188,3 +197,8 @@ class FetchIterator:
             self._stash.keep(buffer)
         else:
             self._stash.leave(sink)
+
+
+def collecting(fetch: Fetch) -> tuple[Callable[[], Awaitable[MessageBatch]], Stash]:
+    """What collects the messages of a fetch, and where those go that are not taken; for our own packages."""
+    return fetch._collect, fetch._stash

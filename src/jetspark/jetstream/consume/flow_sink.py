@@ -8,7 +8,6 @@ them. ``fetch``, ``next``, ``consume`` and subscriptions are thin faces of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,15 +15,18 @@ from jetspark._log import fields, get_logger
 from jetspark.connection.listening import report_failure
 from jetspark.connection.readers import Readers
 from jetspark.connection.sink import Sink
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import ConnectionClosed, JetsparkError, ProtocolError
 from jetspark.jetstream.flow.statuses import Kind, Status
 from jetspark.jetstream.message import Message
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Iterable
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.flow.actions import Action, Actions
+    from jetspark.wire.parser import Factory
 
 logger = get_logger("jetstream")
 
@@ -50,19 +52,20 @@ class Machine(Protocol):
 class FlowSink(Sink):
     """One subscription with its machine and its buffer. Subclasses set ``flow``."""
 
-    client: Connection
+    core: Core
 
     flow: Machine
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         subject: str,
         queue: str = "",
+        message: Factory = Message,
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
-        super().__init__(client, subject, queue)
-        self.factory = getattr(client, "_consumer_message_class", Message)
+        super().__init__(core, subject, queue)
+        self.factory = message
         self.buffer: deque[Any] = deque()
         self.error: JetsparkError | None = None
         self.done = False
@@ -78,7 +81,7 @@ class FlowSink(Sink):
         self._unreported = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     @property
     def label(self) -> str:
@@ -93,8 +96,8 @@ class FlowSink(Sink):
 
     def start(self) -> None:
         """Subscribe and start the machine."""
-        self.client._check_open()
-        self.client._add_sink(self)
+        self.core.check_open()
+        self.core.router.add(self)
         self._perform(self.flow.start(self._now()))
         self._arm()
 
@@ -124,18 +127,12 @@ class FlowSink(Sink):
 
     async def wait(self) -> None:
         """Sleep until there is something in the buffer or the end has come."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if (not waiter.done() or waiter.cancelled()) and waiter in self._waiters:
-                self._waiters.remove(waiter)
+        await self._waiters.wait()
 
     # What the connection calls
 
     def deliver(self, items: list[Any], nbytes: int) -> None:
-        marked = [index for index, item in enumerate(items) if item._header is not None]
+        marked = [index for index, item in enumerate(items) if item.header_block is not None]
         if marked:
             self._deliver_mixed(items, marked)
         else:
@@ -220,12 +217,14 @@ class FlowSink(Sink):
 
     def callback_failed(self, failure: JetsparkError, what: str, error: BaseException) -> None:
         """User code raised: tell the loop's exception handler and whoever listens. For any thread."""
-        report_failure(self.client._loop, what, error)
+        report_failure(self.core.loop, what, error)
         self._notify(failure)
 
     def _notify(self, warning: JetsparkError) -> None:
         if self._on_warning is not None:
             self._on_warning(warning)
+        if self.core.observer is not None:
+            self.core.observer.warned(warning)
 
     def _finish(self, error: JetsparkError | None, *, discard: bool) -> None:
         if self.done:
@@ -237,20 +236,17 @@ class FlowSink(Sink):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.client._remove_sink(self)
-        self.client._drained_sinks.discard(self)
+        self.core.router.remove(self)
+        self.core.router.drained.discard(self)
         self._wake()
         if self.on_done is not None:
             self.on_done()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
 
     def _now(self) -> float:
-        return self.client._loop.time()
+        return self.core.loop.time()
 
     def _arm(self) -> None:
         """Set the timer to the machine's next deadline; an earlier timer may fire and look again."""
@@ -265,7 +261,7 @@ class FlowSink(Sink):
                 return
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self.client._loop.call_at(due, self._on_timer)
+        self._timer = self.core.loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -166,9 +166,7 @@ class OrderedConsumer(Consumer):
     def _new_sink(self, options: PullOptions, tell: Callable[[JetsparkError], Any]) -> PullSink:
         self._chain.check_free()
         _refuse_group(options)
-        # Threads read another kind of sink.
-        kind: type[OrderedSink] = getattr(self._target.client, "_ordered_sink_class", OrderedSink)
-        return kind(self._chain, options, tell)
+        return self._js._kinds.ordered_sink(self._chain, options, tell)
 
     def _new_columnar_sink(
         self, options: PullOptions, tell: Callable[[JetsparkError], Any]

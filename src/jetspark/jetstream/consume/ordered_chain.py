@@ -104,10 +104,10 @@ class OrderedSink(PullSink):
     # Life
 
     def start(self) -> None:
-        self.client._check_open()
+        self.core.check_open()
         chain = self._chain
         chain.begin(self)
-        self.client._add_sink(self)
+        self.core.router.add(self)
         now = self._now()
         self.serial = self._ordered.serial
         self.asked = self.target.next_subject
@@ -130,15 +130,15 @@ class OrderedSink(PullSink):
 
     def renew(self) -> None:
         """A new inbox for the next consumer; what still comes for the old one has nowhere to go."""
-        self.client._remove_sink(self)
-        self.subject = self.client.new_inbox()
-        self.client._add_sink(self)
+        self.core.router.remove(self)
+        self.subject = self.core.new_inbox()
+        self.core.router.add(self)
 
     def resume(self) -> None:
         """The next consumer exists: pull from it."""
         self.serial = self._ordered.serial
         self.asked = self.target.next_subject
-        if not self.done and self.client.is_connected:
+        if not self.done and self.core.is_connected:
             self._perform(self.flow.on_reconnect(self._now()))
             self._arm()
 
@@ -248,7 +248,7 @@ class OrderedChain:
         check_name("stream", stream)
         start = config.opt_start_time
         self._js = js
-        self._client = js._client
+        self._core = js._core
         self._stream = stream
         self._config = config
         self.flow = OrderedFlow(
@@ -261,7 +261,9 @@ class OrderedChain:
         # Creating a consumer that exists with the very same config succeeds: whoever has the same prefix
         # would share it. The mark makes the configs differ, and the name counts as taken.
         self._mark = f"ordered consumer {next_nuid()}" if config.name_prefix else None
-        self.target = PullTarget(self._client, "", acks=False, api_timeout=js._api.timeout)
+        self.target = PullTarget(
+            self._core, "", acks=False, api_timeout=js._api.timeout, message=js._kinds.message
+        )
         self.info: ConsumerInfo | None = None
         self.sink: ChainedSink | None = None
         self.error: JetsparkError | None = None
@@ -278,7 +280,7 @@ class OrderedChain:
     @property
     def ready(self) -> bool:
         """Whether there is a consumer to pull from."""
-        return self.flow.state is OrderedState.ACTIVE and self._client.is_connected
+        return self.flow.state is OrderedState.ACTIVE and self._core.is_connected
 
     # For whoever reads
 
@@ -299,7 +301,7 @@ class OrderedChain:
     def ensure(self) -> None:
         """Make a consumer for the sink unless there is one. Events of the connection were not heard idly."""
         now, flow = self._now(), self.flow
-        self.perform(flow.on_reconnect(now) if self._client.is_connected else flow.on_disconnect(now))
+        self.perform(flow.on_reconnect(now) if self._core.is_connected else flow.on_disconnect(now))
         if flow.state is OrderedState.NEW:
             self.perform(flow.start(now))
 
@@ -401,7 +403,7 @@ class OrderedChain:
         return self._config.consumer_config(create, self._mark)
 
     def _delete_later(self, name: str) -> None:
-        if not self._client.is_closed:
+        if not self._core.is_closed:
             self._spawn(self._delete(name))
 
     async def _delete(self, name: str) -> None:
@@ -416,7 +418,7 @@ class OrderedChain:
             )
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = self._client._loop.create_task(work, name="jetspark-ordered")
+        task = self._core.loop.create_task(work, name="jetspark-ordered")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -426,11 +428,11 @@ class OrderedChain:
             self._timer = None
         due = self.flow.next_deadline()
         if due is not None and self.sink is not None:
-            self._timer = self._client._loop.call_at(due, self._on_timer)
+            self._timer = self._core.loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         self.perform(self.flow.on_timer(self._now()))
 
     def _now(self) -> float:
-        return self._client._loop.time()
+        return self._core.loop.time()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from jetspark.jetstream.models.validation import check_flag, check_name
@@ -60,11 +61,7 @@ class OrderedConsumerConfig:
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise InvalidArgument("metadata", self.metadata, "must be a mapping of texts to texts")
         check_flag("headers_only", self.headers_only)
-        if self.opt_start_seq is not None and (
-            isinstance(self.opt_start_seq, bool)
-            or not isinstance(self.opt_start_seq, int)
-            or not 1 <= self.opt_start_seq < 1 << 64
-        ):
+        if self.opt_start_seq is not None and not is_whole(self.opt_start_seq, 1, (1 << 64) - 1):
             raise InvalidArgument("opt_start_seq", self.opt_start_seq, "must be a stream sequence, 1 or more")
         if self.opt_start_seq is not None and self.opt_start_time is not None:
             raise InvalidArgument(

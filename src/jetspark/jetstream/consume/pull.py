@@ -33,12 +33,14 @@ from jetspark.jetstream.flow.actions import (
 )
 from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.flow.statuses import PIN_ID
+from jetspark.jetstream.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.flow.options import FetchOptions, PullOptions
+    from jetspark.wire.parser import Factory
 
 logger = get_logger("jetstream")
 
@@ -61,15 +63,18 @@ class PullTarget:
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         next_subject: str,
         *,
         acks: bool,
         api_timeout: float,
         pinned: bool = False,
         max_waiting: int | None = None,
+        message: Factory = Message,
     ) -> None:
-        self.client = client
+        self.core = core
+        self.outbox = core.outbox
+        self.message = message
         self.next_subject = next_subject
         self.acks = acks
         self.api_timeout = api_timeout
@@ -82,6 +87,12 @@ class PullTarget:
         # any time. Else see ``PullSink._served``.
         self.again = True
         self._stash: weakref.ref[Stash] | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the stream and the consumer."""
+        _, stream, consumer = self.next_subject.rsplit(".", 2)  # names have no dots
+        return stream, consumer
 
     @property
     def stash(self) -> Stash | None:
@@ -108,15 +119,15 @@ class PullSink(FlowSink):
         options: PullOptions | FetchOptions,
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
-        client = target.client
-        super().__init__(client, client.new_inbox(), on_warning=on_warning)
+        core = target.core
+        super().__init__(core, core.new_inbox(), "", target.message, on_warning)
         # Refused permission to publish there ends the sink: no pull can ever be answered.
         self.asked = target.next_subject
         self.owner = self.target = target
         self.flow = PullFlow(
             options,
             pin_id=target.pin_id,
-            connected=client.is_connected,
+            connected=core.is_connected,
             narrow=target.narrow,
         )
         # The ack reply of the newest message: it tells how many are left.
@@ -168,7 +179,7 @@ class PullSink(FlowSink):
 
     @property
     def label(self) -> str:
-        _, stream, consumer = self.target.next_subject.rsplit(".", 2)  # names have no dots
+        stream, consumer = self.target.names
         return f"consumer {consumer!r} of stream {stream!r}"
 
     @property
@@ -236,7 +247,7 @@ class PullSink(FlowSink):
         return total
 
     def _note_pin(self, item: Any) -> None:
-        pin = pin_of(item._header) if item._header is not None else ""
+        pin = pin_of(item.header_block) if item.header_block is not None else ""
         if pin and pin != self.target.pin_id:
             self.target.pin_id = pin
             self.flow.on_pin_id(pin)
@@ -245,6 +256,8 @@ class PullSink(FlowSink):
         for action in actions:
             if isinstance(action, SendPull):
                 self._send_pull(action)
+                if self.core.observer is not None:
+                    self.core.observer.pulled()
             elif isinstance(action, Warn):
                 self._warn(action.warning)
             elif isinstance(action, Conclude):
@@ -259,7 +272,7 @@ class PullSink(FlowSink):
     def _explained(self, error: JetsparkError | None) -> JetsparkError | None:
         """The error that ends it; for want of an answer, with what kept the answer away."""
         if isinstance(error, PullUnanswered):
-            absence = self.client._absence()
+            absence = self.core.absence()
             if absence:
                 return NotConnected(f"no answer to the fetch from {self.label}: {absence}")
         return error
@@ -268,13 +281,13 @@ class PullSink(FlowSink):
         # The server keeps requests of a lost link for a while, and would honour them beside the new ones as
         # soon as their inbox has interest again: more than the buffer has room for. So the next link gets
         # another inbox.
-        self.subject = self.client.new_inbox()
+        self.subject = self.core.new_inbox()
         self._changing = None
         super().link_lost(error)
 
     async def _change_inbox(self) -> None:
         """Withdraw all requests by an UNSUB, take what comes until the PONG, then go on in another inbox."""
-        client = self.client
+        core = self.core
         flow = self.flow
         if not self.target.again and flow.awaits_messages:
             # A server that hung may be in the middle of serving them.
@@ -283,12 +296,12 @@ class PullSink(FlowSink):
             await self._served(min(QUIET_WITH_MORE, self.flow.heartbeat))
             if not self._still_changing:
                 return
-        client._send_unsub(self)
+        core.router.unsubscribe(self)
         if not await self._confirmed():
             return
-        client._remove_sink(self, tell_server=False)
-        self.subject = client.new_inbox()
-        client._add_sink(self)
+        core.router.remove(self, tell_server=False)
+        self.subject = core.new_inbox()
+        core.router.add(self)
         self._perform(flow.on_inbox_changed(self._now()))
         self._arm()
 
@@ -301,7 +314,7 @@ class PullSink(FlowSink):
         """Wait for a PONG, as long as it takes; False when the inbox need not be changed any more."""
         while self._still_changing:
             try:
-                await self.client.flush()
+                await self.core.flush()
             except RequestTimeout:
                 continue  # it hangs: a dead peer is the connection's business, which then drops the link
             except JetsparkError:
@@ -310,7 +323,7 @@ class PullSink(FlowSink):
         return self._still_changing
 
     def _send_pull(self, pull: SendPull) -> None:
-        self.client._pub_volatile(self.target.next_subject, pull.to_json(), self.subject)
+        self.core.outbox.publish_volatile(self.target.next_subject, pull.to_json(), self.subject)
 
     async def _served(self, patience: float) -> None:
         """Wait until the server, which has the open requests, has sent what it has for them.
@@ -338,27 +351,27 @@ class PullSink(FlowSink):
         try:
             if not self.target.again and self.flow.awaits_messages:
                 with contextlib.suppress(RequestTimeout):
-                    await self.client.flush()
-                await self._served(min(QUIET_WITH_MORE, self.client.options.drain_timeout / 2))
-            self.client._send_unsub(self)
-            await self.client.flush()
+                    await self.core.flush()
+                await self._served(min(QUIET_WITH_MORE, self.core.options.drain_timeout / 2))
+            self.core.router.unsubscribe(self)
+            await self.core.flush()
         except JetsparkError as error:
             logger.debug(
                 "drain of %s ended by %s", self.label, error, extra=fields(source=self.label, error=error)
             )
         finally:
-            self.client._remove_sink(self, tell_server=False)
+            self.core.router.remove(self, tell_server=False)
         self._perform(self.flow.on_unsubscribed(self._now()))
         if not self.done:
-            if self.client.is_closed:
+            if self.core.is_closed:
                 self.closed_behind()
             else:
-                self.client._drained_sinks.add(self)
+                self.core.router.drained.add(self)
 
 
 def message_size(item: Any) -> int:
     """Bytes of a message as the server counts them: subject, ack reply, header block, payload (ADR-37)."""
-    subject, reply, header = item.subject, item.reply, item._header
+    subject, reply, header = item.subject, item.reply, item.header_block
     size = len(item.data) + (len(header) if header is not None else 0)
     size += len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))
     size += len(reply) if reply.isascii() else len(reply.encode("utf-8", "surrogateescape"))
@@ -421,7 +434,7 @@ class Stash:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the connection."""
-        return self._target.client._loop
+        return self._target.core.loop
 
     def join(self, sink: PullSink) -> None:
         """This fetch waits now: it may have what others leave."""

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from jetspark._checks import is_number
 from jetspark.errors import InvalidArgument
 
 DEFAULT_MAX_MESSAGES = 500
@@ -224,7 +225,7 @@ def _positive(field: str, value: int | None) -> None:
 
 def _seconds(field: str, value: object) -> None:
     # What goes to the server as nanoseconds: "5", True, NaN and infinity have none.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise InvalidArgument(field, value, "must be a number of seconds")
 
 

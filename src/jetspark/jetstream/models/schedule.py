@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jetspark._checks import is_number
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_flag, check_subject
 from jetspark.jetstream.models.values import NANOS_PER_SECOND, Timestamp, to_nanoseconds
@@ -170,7 +171,7 @@ def ttl_text(ttl: float | str, *, field: str = "ttl") -> str:
             raise InvalidArgument(field, ttl, "must be seconds, a duration such as '1h30m', or 'never'")
         return ttl
     # The comparison refuses NaN too.
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl < 1 << 62:
+    if not is_number(ttl) or not 1 <= ttl < 1 << 62:
         raise InvalidArgument(field, ttl, "must be at least 1 second, or 'never'")
     if ttl != int(ttl):
         raise InvalidArgument(field, ttl, "must be whole seconds; the server keeps no fractions")

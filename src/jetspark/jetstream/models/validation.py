@@ -68,6 +68,12 @@ def check_name(field: str, value: object) -> None:
         raise InvalidArgument(field, value, f"must not be longer than {MAX_NAME} bytes")
 
 
+def check_names(stream: str, consumer: str) -> None:
+    """Check the names of a stream and one of its consumers."""
+    check_name("stream", stream)
+    check_name("consumer", consumer)
+
+
 def check_subject(field: str, value: object, *, wildcards: bool = True) -> None:
     """Refuse what is not a subject; with ``wildcards=False`` also what has wildcards."""
     if not isinstance(value, str):

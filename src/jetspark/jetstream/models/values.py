@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
+from jetspark._checks import is_number
 from jetspark.errors import InvalidArgument, ProtocolError
 
 NANOS_PER_SECOND = 1_000_000_000
@@ -83,7 +84,7 @@ def to_nanoseconds(value: float | timedelta, *, field: str = "duration") -> int:
         return value.ns
     if isinstance(value, timedelta):
         return (value.days * 86_400 + value.seconds) * NANOS_PER_SECOND + value.microseconds * 1000
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise InvalidArgument(field, value, "must be seconds (int or float) or a timedelta")
     if isinstance(value, int):
         ns = value * NANOS_PER_SECOND

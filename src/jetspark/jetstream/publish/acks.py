@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import JetsparkError, MaxPayloadExceeded, ProtocolError
 from jetspark.jetstream.errors import ApiError, NoStreamResponse
 from jetspark.jetstream.flow.publish import PublishFlow, contents
 from jetspark.jetstream.models.puback import PubAck, decode_puback
-from jetspark.jetstream.publish.many import AckBatch, frame
+from jetspark.jetstream.publish.many import AckBatch
 from jetspark.jetstream.publish.stats import PublisherStats
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, PackedColumns
-from jetspark.wire.commands import MAX_TARGET
+from jetspark.wire.commands import MAX_TARGET, encode_pub
 
 if TYPE_CHECKING:
     import asyncio
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.flow.publish import Flight
     from jetspark.wire.columns import AnyColumns
 
@@ -38,14 +39,26 @@ _SERIAL_DIGITS = 20
 Settled = tuple["Flight", PubAck | JetsparkError]
 
 
-class PendingAcks(Sink):
+class PendingAcks:
     """See the module. The publisher is one of these, which takes messages."""
 
-    client: Connection
-
-    def __init__(self, client: Connection, *, window: int, ack_timeout: float, retry: bool) -> None:
-        self._base = client.new_inbox() + "."
-        super().__init__(client, self._base + "*")
+    def __init__(self, core: Core, *, window: int, ack_timeout: float, retry: bool) -> None:
+        self._base = core.new_inbox() + "."
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            self._base + "*",
+            self,
+            deliver=self._deliver,
+            deliver_columns=self._deliver_columns,
+            link_dropped=self._link_dropped,
+            link_lost=self._link_lost,
+            link_restored=self._link_restored,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+            drain=self._drain,
+        )
+        self._outbox = core.outbox
         self._base_bytes = self._base.encode()
         # What the server takes in one line.
         self._longest_prefix = MAX_TARGET - len(self._base_bytes) - _SERIAL_DIGITS - 1
@@ -54,17 +67,18 @@ class PendingAcks(Sink):
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self._open = False
         self._timer: asyncio.TimerHandle | None = None
-        self._space: list[asyncio.Future[None]] = []
-        self._connected: list[asyncio.Future[None]] = []
+        self._space = Waiters()
+        self._connected = Waiters()
         self._stats = PublisherStats()
         self._failures = 0
         self._first_failure: JetsparkError | None = None
         if speed is not None:
-            self.factory, self.owner = ANSWERS, (self.factory, self.owner)
+            receiver = self._receiver
+            receiver.factory, receiver.owner = ANSWERS, (receiver.factory, receiver.owner)
 
     # What the connection calls
 
-    def deliver_columns(self, columns: AnyColumns) -> None:
+    def _deliver_columns(self, columns: AnyColumns) -> None:
         taken = 0
         if isinstance(columns, PackedColumns) and self._flow.plain:
             acked, duplicates, taken = columns.rows.settle(
@@ -76,9 +90,9 @@ class PendingAcks(Sink):
                 self._wake()
                 return
             # What follows an answer of another kind is read here too, so that all are read in order.
-        make, owner = self.owner
+        make, owner = self._receiver.owner
         subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
-        self.deliver(
+        self._deliver(
             [
                 make(
                     subjects[row].decode("utf-8", "surrogateescape"), "", datas[row], headers.get(row), owner
@@ -88,10 +102,10 @@ class PendingAcks(Sink):
             columns.nbytes,
         )
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         flow, cut = self._flow, len(self._base)
         settled: list[Settled] = []
-        now = self.client._loop.time()
+        now = self._core.loop.time()
         with self._guard:
             for message in items:
                 token = message.subject[cut:]
@@ -117,28 +131,34 @@ class PendingAcks(Sink):
             settled += self._pump()
         self._finish(settled)
 
-    def link_dropped(self) -> None:
+    def _link_dropped(self) -> None:
         with self._guard:
             self._flow.link_dropped()
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         with self._guard:
             self._flow.link_lost(error)
             settled = self._pump()
         self._finish(settled)
 
-    def link_restored(self) -> None:
+    def _link_restored(self) -> None:
         with self._guard:
-            self._flow.link_restored(self.client._loop.time())
+            self._flow.link_restored(self._core.loop.time())
             settled = self._pump()
         self._finish(settled)
-        self._wake_connected()
+        self._connected.wake()
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         with self._guard:
             self._flow.publish_refused(subject, error)
             settled = self._pump()
         self._finish(settled)
+
+    def _ended(self, error: JetsparkError | None) -> None:
+        raise NotImplementedError
+
+    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
+        raise NotImplementedError
 
     # Time
 
@@ -149,12 +169,12 @@ class PendingAcks(Sink):
         if timer is None or timer.when() != deadline:
             if timer is not None:
                 timer.cancel()
-            self._timer = self.client._loop.call_at(deadline, self._on_timer)
+            self._timer = self._core.loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
         assert self._timer is not None
         # The loop may call a little early, by the resolution of its clock.
-        now = max(self.client._loop.time(), self._timer.when())
+        now = max(self._core.loop.time(), self._timer.when())
         self._timer = None
         with self._guard:
             self._flow.on_timer(now)
@@ -165,21 +185,21 @@ class PendingAcks(Sink):
 
     def _pump(self) -> list[Settled]:
         """Send what is due. The guard is held; give the result to ``_finish`` when it is not."""
-        flow, client = self._flow, self.client
+        flow, outbox = self._flow, self._outbox
         failed: list[Settled] = []
         while flow.recovering and (due := flow.due()):
             for serial, flight, first in due:
                 data, block = contents(flight)
                 size = len(data) + len(block or b"")
-                if size > client._max_payload:
+                if size > outbox.max_payload:
                     # The server connected now takes less than the one before.
-                    too_large = MaxPayloadExceeded(size, client._max_payload)
-                    refused = flow.refused(serial, client._loop.time(), too_large, try_again=False)
+                    too_large = MaxPayloadExceeded(size, outbox.max_payload)
+                    refused = flow.refused(serial, self._core.loop.time(), too_large, try_again=False)
                     if refused is not None:
                         failed.append(refused)
                     continue
-                prefix = client._prefixes.get(flight[1]) or client._remember_prefix(flight[1])
-                client._send_once(frame(prefix, self._base_bytes, serial, data, block))
+                prefix = outbox.prefixes.get(flight[1]) or outbox.remember_prefix(flight[1])
+                outbox.send_once(encode_pub(prefix, self._base_bytes, serial, data, block))
                 if not first:
                     self._stats.resent += 1
         return failed + flow.take_failed()
@@ -211,24 +231,14 @@ class PendingAcks(Sink):
             self._arm()
         self._wake()
 
-    def _wake_connected(self) -> None:
-        waiters, self._connected = self._connected, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
     def _wake(self) -> None:
         """Something was settled: let those look again who wait for room or for the end."""
-        if self._space:
-            waiters, self._space = self._space, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._space.wake()
 
 
 def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:
     """What was answered to a publish."""
-    if message._header is not None and is_no_responders(message):
+    if message.header_block is not None and is_no_responders(message):
         return NoStreamResponse(subject)
     try:
         try:

@@ -23,10 +23,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.connection.core import FLUSH_AT, HeadersLike
+from jetspark._checks import is_positive, is_whole
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -51,7 +52,7 @@ from jetspark.wire.subjects import validate_subject
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.models.schedule import Schedule
 
 MAX_MESSAGES = 1000
@@ -65,22 +66,29 @@ _COMMIT_SIZE = len("Nats-Batch-Commit: 1\r\n")
 _Message = tuple[str, bytes, HeaderBlock]
 
 
-class AtomicBatch(Sink):
+class AtomicBatch:
     """See the module. Made by ``js.atomic_batch()``; use it with ``async with``.
 
     The end of the block commits; leaving it by an exception discards the batch.
     """
 
-    client: Connection
-
-    def __init__(self, client: Connection, *, hold: int, max_messages: int, timeout: float) -> None:
+    def __init__(self, core: Core, *, hold: int, max_messages: int, timeout: float) -> None:
         for field, value, least in (("hold", hold, 0), ("max_messages", max_messages, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not is_whole(value, least):
                 raise InvalidArgument(field, value, f"must be an integer, {least} or more")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
-        self._base = client.new_inbox() + "."
-        super().__init__(client, self._base + "*")
+        self._base = core.new_inbox() + "."
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            self._base + "*",
+            self,
+            deliver=self._deliver,
+            link_lost=self._link_lost,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+        )
         self._cut = len(self._base)
         self._id = next_nuid()
         self._hold = hold
@@ -125,7 +133,7 @@ class AtomicBatch(Sink):
         return f"AtomicBatch({self._id!r}, count={self._count}, {self._finished or 'open'})"
 
     async def __aenter__(self) -> Self:
-        self.client._check_open()
+        self._core.check_open()
         return self
 
     async def __aexit__(
@@ -182,8 +190,8 @@ class AtomicBatch(Sink):
             )
         block = self._block(subject, headers, msg_id, expect, ttl, schedule)
         size = len(block) + len(data)
-        if size + _COMMIT_SIZE > self.client._max_payload:
-            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self.client._max_payload)
+        if size + _COMMIT_SIZE > self._core.outbox.max_payload:
+            raise MaxPayloadExceeded(size + _COMMIT_SIZE, self._core.outbox.max_payload)
         self._count += 1
         self._subjects.add(subject)
         if msg_id is not None:
@@ -207,7 +215,7 @@ class AtomicBatch(Sink):
             await self._send_held()
             async with self._sending:
                 subject, data, block = self._held.pop()
-                idle = self.client._loop.time() - self._last_sent if self._sent else 0.0
+                idle = self._core.loop.time() - self._last_sent if self._sent else 0.0
                 self._committing = True
                 ack = await self._ask(subject, data, extend_block(block, _COMMIT), idle)
             if ack is None:
@@ -225,15 +233,16 @@ class AtomicBatch(Sink):
         """Give the batch up; nothing of it is stored. Does nothing once it is committed or discarded."""
         if self._finished:
             return
-        if self._staged and self.client.is_connected:
+        if self._staged and self._core.is_connected:
             # A gap makes the server drop what it has staged now, not after its time-out: a stream has room
             # for 50 open batches only.
-            self.client._pub(self._first_subject, b"", "", encode_headers(self._place(self._sent + 2)))
+            gap = encode_headers(self._place(self._sent + 2))
+            self._core.outbox.publish(self._first_subject, b"", "", gap)
         self._close("discarded")
 
     # What the connection calls
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         for message in items:
             token = message.subject[self._cut :]
             if not token.isdecimal() or len(token) > 20:
@@ -259,7 +268,7 @@ class AtomicBatch(Sink):
         if self._room is not None and self._in_flight <= _WINDOW and not self._room.done():
             self._room.set_result(None)
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         if self._sent:
             fate = (
                 "it is stored as a whole or not at all; look for its last message, or repeat it with msg_ids"
@@ -268,12 +277,12 @@ class AtomicBatch(Sink):
             )
             self._fail(ConnectionLost(f"connection lost during atomic batch {self._id}: {fate}: {error}"))
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         """The server does not permit publishes to the subject."""
         if any(flight[0] == subject for flight in self._flights.values()):
             self._fail(error)
 
-    def ended(self, error: JetsparkError | None) -> None:
+    def _ended(self, error: JetsparkError | None) -> None:
         self._fail(error or ConnectionClosed("the connection was closed during an atomic batch"))
 
     # Internals
@@ -289,7 +298,7 @@ class AtomicBatch(Sink):
             raise ConnectionClosed(f"the atomic batch was {self._finished}; begin another")
         if self._committing:
             raise ConnectionClosed("the atomic batch is being committed; begin another")
-        self.client._check_open()
+        self._core.check_open()
 
     def _block(
         self,
@@ -339,7 +348,7 @@ class AtomicBatch(Sink):
 
     async def _send_held(self) -> None:
         """Send everything but the last message."""
-        client = self.client
+        core = self._core
         try:
             async with self._sending:
                 if not self._sent and len(self._held) > 1:
@@ -353,8 +362,8 @@ class AtomicBatch(Sink):
                     if self._error is not None:
                         raise self._error
                     self._transmit(subject, data, block)
-                    if client._out_size >= FLUSH_AT:
-                        await client._give_way()
+                    if core.outbox.size >= FLUSH_AT:
+                        await core.outbox.give_way()
         except JetsparkError as error:
             self._fail(error)
             raise
@@ -364,14 +373,14 @@ class AtomicBatch(Sink):
 
     def _transmit(self, subject: str, data: bytes, block: HeaderBlock) -> int:
         number = self._sent + 1
-        if not self.sid:
-            self.client._add_sink(self)
-        self.client._pub(subject, data, f"{self._base}{number}", block, own_reply=True)
+        if not self._receiver.sid:
+            self._core.router.add(self._receiver)
+        self._core.outbox.publish(subject, data, f"{self._base}{number}", block, own_reply=True)
         self._sent = number
         size = len(data) + len(block)
         self._flights[number] = (subject, size)
         self._in_flight += size
-        self._last_sent = self.client._loop.time()
+        self._last_sent = self._core.loop.time()
         return number
 
     async def _ask(self, subject: str, data: bytes, block: HeaderBlock, idle: float) -> PubAck | None:
@@ -379,7 +388,7 @@ class AtomicBatch(Sink):
         attempt = 0
         while True:
             number = self._transmit(subject, data, block)
-            answer: asyncio.Future[PubAck | None] = self.client._loop.create_future()
+            answer: asyncio.Future[PubAck | None] = self._core.loop.create_future()
             self._answers[number] = answer
             try:
                 async with asyncio.timeout(self._timeout):
@@ -418,7 +427,7 @@ class AtomicBatch(Sink):
 
     def _judge(self, number: int, subject: str, message: Any) -> PubAck | None:
         """What an answer means: None for a staged message, the ack of the commit, or an error."""
-        if message._header is not None and is_no_responders(message):
+        if message.header_block is not None and is_no_responders(message):
             raise NoStreamResponse(subject)
         if not message.data:
             return None
@@ -443,7 +452,7 @@ class AtomicBatch(Sink):
     async def _wait_room(self) -> None:
         if self._error is not None:
             raise self._error
-        self._room = self.client._loop.create_future()
+        self._room = self._core.loop.create_future()
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room
@@ -466,5 +475,5 @@ class AtomicBatch(Sink):
         self._finished = how
         self._held.clear()
         self._flights.clear()
-        if self.sid:
-            self.client._remove_sink(self)
+        if self._receiver.sid:
+            self._core.router.remove(self._receiver)

@@ -14,10 +14,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from jetspark._checks import is_positive, is_whole
 from jetspark._log import fields, get_logger
-from jetspark.connection.core import FLUSH_AT, HeadersLike
+from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.sink import Sink
+from jetspark.connection.sink import Receiver
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.flow.fast import (
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
 
@@ -49,18 +51,16 @@ DEFAULT_OUTSTANDING = 2
 logger = get_logger("jetstream")
 
 
-class FastIngest(Sink):
+class FastIngest:
     """See the module. Made by ``js.fast_ingest()``; use it with ``async with``.
 
     The end of the block commits and waits for the final ack; leaving it by an exception ends the batch, and
     what was sent stays in the stream.
     """
 
-    client: Connection
-
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         *,
         gap: GapMode,
         flow: int,
@@ -76,20 +76,30 @@ class FastIngest(Sink):
             ("flow", flow, 65_535),
             ("max_outstanding_acks", max_outstanding_acks, 3),
         ):
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+            if not is_whole(number, 1, most):
                 raise InvalidArgument(field, number, f"must be an integer from 1 to {most}")
         for field, seconds in (
             ("ping_interval", ping_interval),
             ("ack_timeout", ack_timeout),
             ("timeout", timeout),
         ):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            if not is_positive(seconds):
                 raise InvalidArgument(field, seconds, "must be a positive number of seconds")
         if on_gap is not None and not callable(on_gap):
             raise InvalidArgument("on_gap", on_gap, "must be a function that takes an IngestGap")
         # An inbox of its own, as the ADR asks: once it is gone the server spares itself all further answers.
-        inbox = client.new_inbox()
-        super().__init__(client, inbox + ".>")
+        inbox = core.new_inbox()
+        self._core = core
+        self._receiver = Receiver(
+            core,
+            inbox + ".>",
+            self,
+            deliver=self._deliver,
+            link_lost=self._link_lost,
+            link_restored=self._link_restored,
+            publish_refused=self._publish_refused,
+            ended=self._ended,
+        )
         self._id = inbox.rpartition(".")[2]
         self._base = f"{inbox}.{flow}.{gap}."
         self._cut = len(self._base)
@@ -100,13 +110,13 @@ class FastIngest(Sink):
             outstanding=max_outstanding_acks,
             ping_interval=float(ping_interval),
             ack_timeout=float(ack_timeout),
-            now=client._loop.time(),
+            now=core.loop.time(),
         )
         self._gap = gap
         self._subject = ""
         self._beginning = False
         self._timer: asyncio.TimerHandle | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._open = False
 
     @property
@@ -145,8 +155,8 @@ class FastIngest(Sink):
     async def __aenter__(self) -> Self:
         if self._open or self._flow.state is not State.NEW:
             raise ConnectionClosed("a fast-ingest batch can be used once; begin another")
-        self.client._check_open()
-        self.client._add_sink(self)
+        self._core.check_open()
+        self._core.router.add(self._receiver)
         self._open = True
         return self
 
@@ -156,7 +166,7 @@ class FastIngest(Sink):
         try:
             if kind is None:
                 await self._commit()
-            elif self._flow.state is State.OPEN and self.client.is_connected:
+            elif self._flow.state is State.OPEN and self._core.is_connected:
                 # Frees the server's side now instead of after its time-out. Nobody waits for the answer.
                 with contextlib.suppress(JetsparkError):
                     self._send(END)
@@ -198,42 +208,42 @@ class FastIngest(Sink):
                 return await self._begin(subject, data, block)
             await self._wait_room()
         number = flow.sent + 1
-        client = self.client
-        client._pub(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
+        core = self._core
+        core.outbox.publish(subject, data, f"{self._base}{number}.1.$FI", block, own_reply=True)
         flow.sent = number
-        if client._out_size >= FLUSH_AT:
-            await client._give_way()
+        if core.outbox.size >= FLUSH_AT:
+            await core.outbox.give_way()
         return number
 
     # What the connection calls
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
+    def _deliver(self, items: list[Any], nbytes: int) -> None:
         flow = self._flow
-        now = self.client._loop.time()
+        now = self._core.loop.time()
         for message in items:
             tokens = message.subject[self._cut :].split(".")
             if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
                 continue  # somebody else's: no answer to anything we sent
             number, operation = int(tokens[0]), int(tokens[1])
-            if message._header is not None and is_no_responders(message):
+            if message.header_block is not None and is_no_responders(message):
                 self._perform(flow.on_no_responders(number, operation))
             else:
                 self._perform(flow.on_reply(message.data, number, operation, now))
         self._wake()
 
-    def link_lost(self, error: JetsparkError) -> None:
+    def _link_lost(self, error: JetsparkError) -> None:
         self._perform(self._flow.on_link_lost(error))
         self._wake()
 
-    def link_restored(self) -> None:
+    def _link_restored(self) -> None:
         self._perform(self._flow.on_link_restored())
 
-    def publish_refused(self, subject: str, error: JetsparkError) -> None:
+    def _publish_refused(self, subject: str, error: JetsparkError) -> None:
         if subject == self._subject:
             self._flow.on_failure(error)
             self._wake()
 
-    def ended(self, error: JetsparkError | None) -> None:
+    def _ended(self, error: JetsparkError | None) -> None:
         self._flow.on_failure(
             error or ConnectionClosed("the connection was closed during a fast-ingest batch")
         )
@@ -245,21 +255,21 @@ class FastIngest(Sink):
         """Send the first message and wait for the flow that the server grants."""
         if not self._open:
             raise ConnectionClosed("the fast-ingest batch is not open; use it with 'async with'")
-        flow, client = self._flow, self.client
+        flow, core = self._flow, self._core
         self._beginning = True
         try:
             for attempt in range(DEFAULT_RETRIES + 1):
                 if attempt:
                     await asyncio.sleep(DEFAULT_RETRY_WAIT)
-                client._pub(subject, data, f"{self._base}1.{START}.$FI", block, own_reply=True)
+                core.outbox.publish(subject, data, f"{self._base}1.{START}.$FI", block, own_reply=True)
                 self._subject = subject
-                flow.on_start(client._loop.time())
+                flow.on_start(core.loop.time())
                 if self._timer is None:
                     self._set_timer()
                 try:
                     async with asyncio.timeout(self._timeout):
                         while flow.state is State.STARTING:
-                            await self._wait()
+                            await self._waiters.wait()
                 except TimeoutError:
                     flow.on_silence_at_start(self._timeout)
                 if flow.state is not State.NEW:
@@ -277,9 +287,9 @@ class FastIngest(Sink):
         flow = self._flow
         if flow.state is State.NEW:
             return
-        self._perform(flow.on_commit(self.client._loop.time()))
+        self._perform(flow.on_commit(self._core.loop.time()))
         while flow.state is not State.DONE:
-            await self._wait()
+            await self._waiters.wait()
         if flow.error is not None:
             raise flow.error
 
@@ -290,34 +300,22 @@ class FastIngest(Sink):
             raise flow.error or ConnectionClosed("the fast-ingest batch is closed; begin another")
         if flow.state is State.DONE:
             raise flow.error or ConnectionClosed("the fast-ingest batch is over; begin another")
-        await self._wait()
-
-    async def _wait(self) -> None:
-        waiter = self.client._loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        await self._waiters.wait()
 
     def _wake(self) -> None:
         flow = self._flow
-        if self._waiters and (flow.sent < flow.limit or flow.state is not State.OPEN):
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if flow.sent < flow.limit or flow.state is not State.OPEN:
+            self._waiters.wake()
 
     def _send(self, operation: int) -> None:
         number = self._flow.sent + (operation == END)
-        self.client._pub(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
+        self._core.outbox.publish(self._subject, b"", f"{self._base}{number}.{operation}.$FI", own_reply=True)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Report):
                 self._report(action.gap)
-            elif self.client.is_connected:
+            elif self._core.is_connected:
                 # Without a link there is nobody to ask; on_link_restored asks again.
                 self._send(PING if isinstance(action, SendPing) else END)
 
@@ -329,15 +327,15 @@ class FastIngest(Sink):
             self._on_gap(gap)
         except Exception as error:
             what = f"on_gap of fast-ingest batch {self._id} raised"
-            self.client._callback_failed(what, self.subject, error)
+            self._core.callback_failed(what, self._receiver.subject, error)
 
     def _set_timer(self) -> None:
         if self._open and self._flow.state is not State.DONE:
-            loop = self.client._loop
+            loop = self._core.loop
             self._timer = loop.call_at(self._flow.next_deadline(), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._perform(self._flow.on_timer(self.client._loop.time()))
+        self._perform(self._flow.on_timer(self._core.loop.time()))
         self._wake()
         self._set_timer()
 
@@ -345,7 +343,7 @@ class FastIngest(Sink):
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
-        self.client._remove_sink(self)
+        self._core.router.remove(self._receiver)
         if self._flow.state is not State.DONE:
             self._flow.on_failure(ConnectionClosed("the fast-ingest batch was closed"))
         self._wake()

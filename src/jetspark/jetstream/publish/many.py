@@ -6,24 +6,23 @@ counter instead of a future.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jetspark.connection.core import FLUSH_AT
+from jetspark.connection.outbox import FLUSH_AT
+from jetspark.connection.waiters import Waiters
 from jetspark.errors import InvalidArgument, MaxPayloadExceeded
 from jetspark.jetstream.flow.publish import may_repeat
 from jetspark.jetstream.publish.publish import Expect, publish_headers
 from jetspark.wire._backend import speed
-from jetspark.wire.commands import MAX_TARGET
+from jetspark.wire.commands import MAX_TARGET, encode_pub
 from jetspark.wire.headers import HeaderBlock, encode_column, encode_headers
 from jetspark.wire.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.outbox import HeadersLike, Outbox
     from jetspark.errors import JetsparkError
 
 
@@ -67,7 +66,7 @@ class AckBatch:
         self.streams: set[str] = set()
         self._last_stream = ""
         self._left = count
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     @property
     def done(self) -> bool:
@@ -79,9 +78,7 @@ class AckBatch:
 
     async def _wait(self) -> AckBatch:
         while self._left:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._waiters.wait()
         return self
 
     def __repr__(self) -> str:
@@ -97,20 +94,14 @@ class AckBatch:
         self.duplicates += duplicates
         self._left -= count
         if not self._left:
-            self._end()
+            self._waiters.wake()
 
     def failed(self, index: int, error: JetsparkError) -> None:
         """The message at ``index`` was not stored, or its fate is unknown."""
         self.failures[index] = error
         self._left -= 1
         if not self._left:
-            self._end()
-
-    def _end(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            self._waiters.wake()
 
 
 class Encoded(NamedTuple):
@@ -123,23 +114,15 @@ class Encoded(NamedTuple):
     again: bool
 
 
-def frame(prefix: bytes, base: bytes, serial: int, data: bytes, block: bytes | None) -> bytes:
-    """A whole publish; its reply subject is ``base`` and ``serial``."""
-    if block is None:
-        return b"%b%b%d %d\r\n%b\r\n" % (prefix, base, serial, len(data), data)
-    size = len(block)
-    return b"H%b%b%d %d %d\r\n%b%b\r\n" % (prefix, base, serial, size, size + len(data), block, data)
-
-
-def encode(client: Connection, messages: Iterable[Publishing], longest: int) -> list[Encoded]:
+def encode(outbox: Outbox, messages: Iterable[Publishing], longest: int) -> list[Encoded]:
     """Check and encode all of them, so that a bad one is found before the first is sent.
 
     ``longest``: bytes of a subject's command that leave room for a reply subject.
     """
     found: list[Encoded] = []
     add = found.append
-    limit = client._max_payload
-    prefix_of = client._prefixes.get
+    limit = outbox.max_payload
+    prefix_of = outbox.prefixes.get
     if not isinstance(messages, Iterable):
         raise InvalidArgument("messages", messages, "must be an iterable of Publishing")
     for message in messages:
@@ -154,7 +137,7 @@ def encode(client: Connection, messages: Iterable[Publishing], longest: int) -> 
         block = None if typed is None else encode_headers(typed)
         if not isinstance(subject, str):
             validate_subject(subject)
-        prefix = prefix_of(subject) or client._remember_prefix(subject)
+        prefix = prefix_of(subject) or outbox.remember_prefix(subject)
         if len(prefix) > longest:
             raise too_long(subject)
         size = len(data) if block is None else len(data) + len(block)
@@ -174,7 +157,7 @@ def too_long(subject: str) -> InvalidArgument:
 class EncodedColumns:
     """Columns that passed the checks, ready but for the serials in their reply subjects."""
 
-    def __init__(self, client: Connection, columns: Columns, base: bytes, longest: int) -> None:
+    def __init__(self, outbox: Outbox, columns: Columns, base: bytes, longest: int) -> None:
         self.subjects, self.datas, ids, expect = columns
         conditions = [] if expect is None else expect.pairs()
         self.blocks: list[HeaderBlock] | None = None
@@ -184,15 +167,15 @@ class EncodedColumns:
             self.blocks = [encode_headers(conditions)] * len(self.datas)
         self.largest = max(map(len, self.datas))
         size = self.largest + max(map(len, self.blocks or ()), default=0)
-        if size > client._max_payload:  # of two rows perhaps, so look again
+        if size > outbox.max_payload:  # of two rows perhaps, so look again
             size = max(map(self._size, range(len(self.datas))))
-            if size > client._max_payload:
-                raise MaxPayloadExceeded(size, client._max_payload)
+            if size > outbox.max_payload:
+                raise MaxPayloadExceeded(size, outbox.max_payload)
         #: Messages whose commands make about as many bytes as are written at once.
         self.step = 1 + 4 * FLUSH_AT // (sum(map(len, self.datas)) // len(self.datas) + 200)
         self._base = base
         prefixes = {
-            subject: client._prefixes.get(subject) or client._remember_prefix(subject)
+            subject: outbox.prefixes.get(subject) or outbox.remember_prefix(subject)
             for subject in set(self.subjects)
         }
         for subject, prefix in prefixes.items():
@@ -229,7 +212,7 @@ def plain_frames(
     core's ``frames``."""
     return b"".join(
         [
-            frame(
+            encode_pub(
                 prefixes[row], base, serial + row - start, datas[row], None if blocks is None else blocks[row]
             )
             for row in range(start, stop)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jetspark._checks import is_number, is_positive, is_whole
 from jetspark.errors import InvalidArgument, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NoStreamResponse
 from jetspark.jetstream.models.puback import PubAck
 from jetspark.jetstream.models.schedule import Schedule, ttl_text
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.headers import Headers
+from jetspark.wire.headers import Headers, trusted_headers
 from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
-    from jetspark.connection.client import Connection
-    from jetspark.connection.core import HeadersLike
+    from jetspark.connection.core import Core
+    from jetspark.connection.outbox import HeadersLike
 
 # ADR-22: what to do when no stream answers, as happens while a leader is elected.
 DEFAULT_RETRIES = 2
@@ -45,9 +46,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
             check_msg_id("expect.last_msg_id", self.last_msg_id)
         for field in ("last_seq", "last_subject_seq"):
             value = getattr(self, field)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64
-            ):
+            if value is not None and not is_whole(value, 0, (1 << 64) - 1):
                 raise InvalidArgument(f"expect.{field}", value, "must be a sequence, 0 or more")
         if self.last_subject_seq_subject is not None:
             validate_filter(self.last_subject_seq_subject, field="expect.last_subject_seq_subject")
@@ -114,11 +113,8 @@ def publish_headers(
     if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
         # What pipelined publishers send for each message: there is nothing to merge, and the names are ours.
         check_msg_id("msg_id", msg_id)
-        result = Headers()
-        result._pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
-        if expect is not None:
-            result._pairs += expect.pairs()
-        return result
+        pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
+        return trusted_headers(pairs if expect is None else pairs + expect.pairs())
     result = Headers(headers)
     if msg_id is not None:
         check_msg_id("msg_id", msg_id)
@@ -133,12 +129,24 @@ def publish_headers(
 
 
 async def publish(
-    client: Connection,
+    core: Core, subject: str, data: bytes, *, headers: HeadersLike | None, msg_id: str | None, **options: Any
+) -> PubAck:
+    """See :meth:`jetspark.JetStream.publish`."""
+    if core.observer is None:
+        return await _publish(core, subject, data, headers, msg_id, **options)
+    with core.observer.publishing("jetstream", subject, data, headers, msg_id) as sending:
+        ack = await _publish(core, subject, data, sending.headers, msg_id, **options)
+    sending.done(ack)
+    return ack
+
+
+async def _publish(
+    core: Core,
     subject: str,
     data: bytes,
-    *,
     headers: HeadersLike | None,
     msg_id: str | None,
+    *,
     expect: Expect | None,
     ttl: float | str | None,
     schedule: Schedule | None,
@@ -146,12 +154,11 @@ async def publish(
     retries: int,
     retry_wait: float,
 ) -> PubAck:
-    """See :meth:`jetspark.JetStream.publish`."""
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+    if not is_whole(retries, 0):
         raise InvalidArgument("retries", retries, "must be an integer, 0 or more")
-    if isinstance(retry_wait, bool) or not isinstance(retry_wait, int | float) or not retry_wait >= 0:
+    if not is_number(retry_wait) or not retry_wait >= 0:
         raise InvalidArgument("retry_wait", retry_wait, "must be a number of seconds, 0 or more")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+    if not is_positive(timeout):
         raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
     all_headers = publish_headers(
         headers, msg_id=msg_id, expect=expect, ttl=ttl, schedule=schedule, subject=subject
@@ -159,7 +166,7 @@ async def publish(
     attempt = 0
     while True:
         try:
-            answer = await client.request(subject, data, timeout=timeout, headers=all_headers)
+            answer = await core.request(subject, data, timeout=timeout, headers=all_headers)
             return PubAck.from_response(answer.data)
         except NoRespondersError:
             # Nobody got it, so sending it again can't double it.

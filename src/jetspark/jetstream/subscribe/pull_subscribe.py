@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_positive, is_whole
 from jetspark._log import fields, get_logger
 from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
 from jetspark.jetstream.consume.errors import ConsumeError, PushConsumerError
@@ -125,9 +126,9 @@ class PullSubscription:
         """
         if self._closed:
             raise PullSubscriptionClosed(self._subject)
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        if not is_whole(batch, 1):
             raise InvalidArgument("batch", batch, "must be a positive integer")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        if not is_positive(timeout):
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         if self._limit:
             batch = min(batch, self._limit - self._delivered)
@@ -153,7 +154,7 @@ class PullSubscription:
         nothing. An ephemeral consumer that ``pull_subscribe`` made is deleted;
         durable ones and those it was bound to stay.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        if not is_whole(limit, 0):
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         if self._closed:
             return
@@ -163,7 +164,7 @@ class PullSubscription:
         self._closed = True
         for sink in list(self._active):
             sink._finish(PullSubscriptionClosed(self._subject), discard=False)
-        if self._owned and self._consumer._target.client.is_connected:
+        if self._owned and self._consumer._target.core.is_connected:
             with contextlib.suppress(ConsumerNotFound):  # its inactive_threshold was faster
                 await self._consumer.delete()
 
@@ -293,3 +294,8 @@ def _check_fits(handle: Consumer, subject: str | None, wanted: ConsumerConfig) -
 _NOT_COMPARED = frozenset(
     {"name", "durable_name", "filter_subject", "filter_subjects", "metadata", "extra", "pause_until"}
 )
+
+
+def stash_of(subscription: PullSubscription) -> Stash:
+    """Where the messages of a fetch go that are not taken; for our own packages."""
+    return subscription._stash

@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.events import SlowConsumer
 from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
@@ -32,15 +33,17 @@ from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
 from jetspark.jetstream.flow.actions import NOTHING, Action, Conclude, Raise, SendFlowControl, Warn
 from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR, PushFlow
 from jetspark.jetstream.flow.statuses import Kind, Status
+from jetspark.jetstream.message import Message
 from jetspark.jetstream.models.consumer_config import AckPolicy
 from jetspark.jetstream.subscribe.checks import PullRequired, check_active
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from jetspark.connection.client import Connection
+    from jetspark.connection.core import Core
     from jetspark.jetstream.models.consumer_config import ConsumerConfig
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
+    from jetspark.wire.parser import Factory
 
 logger = get_logger("jetstream")
 
@@ -72,11 +75,9 @@ class PushOptions:
     def __post_init__(self) -> None:
         for name in ("pending_messages_limit", "pending_bytes_limit"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if not is_whole(value, 0):
                 raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
-        if self.stop_after is not None and (
-            isinstance(self.stop_after, bool) or not isinstance(self.stop_after, int) or self.stop_after < 1
-        ):
+        if self.stop_after is not None and not is_whole(self.stop_after, 1):
             raise InvalidArgument("stop_after", self.stop_after, "must be a positive integer")
 
 
@@ -85,13 +86,16 @@ class PushTarget:
 
     def __init__(
         self,
-        client: Connection,
+        core: Core,
         config: ConsumerConfig,
         *,
         api_timeout: float,
         first_sequence: int | None = None,
+        message: Factory = Message,
     ) -> None:
-        self.client = client
+        self.core = core
+        self.outbox = core.outbox
+        self.message = message
         self.acks = config.ack_policy != AckPolicy.NONE
         self.api_timeout = api_timeout
         self.subject = config.deliver_subject or ""
@@ -115,7 +119,7 @@ class PushSink(FlowSink):
         options: PushOptions,
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
-        super().__init__(target.client, target.subject, target.queue, on_warning)
+        super().__init__(target.core, target.subject, target.queue, target.message, on_warning)
         self.options = options
         self.mark = _NEVER
         #: Messages dropped because the pending limits were reached.
@@ -147,7 +151,7 @@ class PushSink(FlowSink):
             alarm_factor=self.options.alarm_factor,
             queue_group=bool(target.queue),
             first_sequence=target.first_sequence,
-            connected=self.client.is_connected,
+            connected=self.core.is_connected,
         )
 
     @property
@@ -166,11 +170,12 @@ class PushSink(FlowSink):
             if not info.config.deliver_subject:
                 raise PullRequired(info)
             check_active(info, info.config.deliver_group or "")
-            self._aim(PushTarget(self.client, info.config, api_timeout=self.target.api_timeout))
+            timeout, message = self.target.api_timeout, self.target.message
+            self._aim(PushTarget(self.core, info.config, api_timeout=timeout, message=message))
         self.start()
         try:
             # Behind this the server delivers to us, or has refused to.
-            await self.client.flush()
+            await self.core.flush()
         except BaseException:
             self.stop()
             raise
@@ -193,7 +198,7 @@ class PushSink(FlowSink):
 
     def drain(self) -> None:
         if self._draining is None and not self.done:
-            self._draining = self.client._loop.create_task(self._end_gently(), name="jetspark-push-drain")
+            self._draining = self.core.loop.create_task(self._end_gently(), name="jetspark-push-drain")
 
     async def drained(self) -> None:
         """Drain, and wait until nothing more can arrive."""
@@ -202,23 +207,23 @@ class PushSink(FlowSink):
             await asyncio.shield(self._draining)
 
     async def _end_gently(self) -> None:
-        client = self.client
+        core = self.core
         try:
             # Without a link nothing is on its way to us, and there is nothing to wait for.
-            if client._link is not None:
-                client._send_unsub(self)
+            if core.link is not None:
+                core.router.unsubscribe(self)
                 # The PONG comes after every message the server had sent for us.
                 with contextlib.suppress(ConnectionLost, ConnectionClosed):
-                    await client.flush()
+                    await core.flush()
         except JetsparkError as error:
             logger.debug(
                 "drain of %s ended by %s", self.label, error, extra=fields(source=self.label, error=error)
             )
         finally:
             if not self.done:
-                client._remove_sink(self, tell_server=False)
+                core.router.remove(self, tell_server=False)
                 self._finish(None, discard=False)
-                client._drained_sinks.add(self)
+                core.router.drained.add(self)
 
     # Taking messages
 
@@ -366,7 +371,7 @@ class PushSink(FlowSink):
         self.dropped += lost
         starts, self._dropping = lost > 0 and not self._dropping, lost > 0
         if starts:
-            self.client._emit(
+            self.core.emit(
                 SlowConsumer(
                     self.subject, self.sid, self.dropped, len(self.buffer) + kept, self._bytes + used
                 )
@@ -392,18 +397,18 @@ class PushSink(FlowSink):
                 self._finish(action.error, discard=action.discard)
 
     def _answer(self, subject: str) -> None:
-        client = self.client
-        if client._is_behind and client._writes == self._answered_at:
+        core = self.core
+        if core.outbox.is_behind and core.outbox.writes == self._answered_at:
             # An answer waits in the outbox already, and an honest server asks for one at a time: one that
             # asks and never reads must not make us hoard answers. A heartbeat that says "stalled" asks again.
             return
         try:
-            client._pub(subject)
+            core.outbox.publish(subject)
         except JetsparkError as error:
             self._raise(error)
         else:
             self._answered = subject
-            self._answered_at = client._writes
+            self._answered_at = core.outbox.writes
             self.flow.on_answered(subject)
 
     def _raise(self, error: JetsparkError) -> None:

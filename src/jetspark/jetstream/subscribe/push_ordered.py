@@ -9,7 +9,7 @@ early is held until then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.errors import MissedHeartbeat
@@ -71,9 +71,9 @@ class OrderedPushSink(PushSink):
     def renew(self) -> None:
         """A new inbox for the next consumer; what still comes for the old one has nowhere to go."""
         self._held.clear()
-        self.client._remove_sink(self)
-        self.subject = self.client.new_inbox()
-        self.client._add_sink(self)
+        self.core.router.remove(self)
+        self.subject = self.core.new_inbox()
+        self.core.router.add(self)
 
     def resume(self) -> None:
         """The next consumer exists."""
@@ -153,15 +153,16 @@ class OrderedPushChain(OrderedChain):
         super().__init__(js, stream, config)
         self._heartbeat = heartbeat
         self.push_target = PushTarget(
-            self._client,
+            self._core,
             ConsumerConfig(
                 ack_policy=AckPolicy.NONE,
-                deliver_subject=self._client.new_inbox(),
+                deliver_subject=self._core.new_inbox(),
                 idle_heartbeat=heartbeat,
                 flow_control=True,
             ),
             api_timeout=js._api.timeout,
             first_sequence=1,
+            message=js._kinds.message,
         )
 
     def _consumer_config(self, create: CreateConsumer) -> ConsumerConfig:
@@ -170,7 +171,7 @@ class OrderedPushChain(OrderedChain):
             inbox = sink.subject
         else:
             # Overtaken while its creation waited: it must not push into the inbox of its successor.
-            inbox = self._client.new_inbox()
+            inbox = self._core.new_inbox()
         config = super()._consumer_config(create)
         return config.replace(
             deliver_subject=inbox, idle_heartbeat=self._heartbeat, flow_control=True, max_deliver=1
@@ -200,9 +201,7 @@ async def subscribe_ordered(
         raise InvalidArgument("idle_heartbeat", seconds, "must be at least 0.1 s")
     stream = await find_stream(js, stream, wish.subject)
     chain = OrderedPushChain(js, stream, ordered, seconds)
-    # Threads read another kind of sink.
-    kind: type[OrderedPushSink] = getattr(js._client, "_ordered_push_sink_class", OrderedPushSink)
-    sink = kind(chain, options, subscription._tell)
+    sink = cast("OrderedPushSink", js._kinds.ordered_push_sink(chain, options, subscription._tell))
     chain.begin(sink)
     try:
         sink.start()

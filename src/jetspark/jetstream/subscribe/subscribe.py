@@ -16,11 +16,12 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Self
 
+from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
-from jetspark.connection.core import FLUSH_AT
 from jetspark.connection.events import ConsumerDeleteFailed, ConsumerDisturbed
 from jetspark.connection.listening import call_listener
 from jetspark.connection.nuid import next_nuid
+from jetspark.connection.outbox import FLUSH_AT
 from jetspark.errors import DrainTimeout, InvalidArgument, JetsparkError, RequestTimeout
 from jetspark.jetstream.consume.consume import tell_failure
 from jetspark.jetstream.consume.errors import ConsumeError
@@ -31,7 +32,6 @@ from jetspark.jetstream.subscribe.checks import check_binding
 from jetspark.jetstream.subscribe.push import PushOptions, PushSink, PushTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from jetspark.jetstream.consume.consume import ErrorListener, Handler
@@ -87,9 +87,10 @@ class PushSubscription:
             if function is not None and not callable(function):
                 raise InvalidArgument(name, function, "must be a function")
         self._js = js
-        self._client = js._client
+        self._core = js._core
         self._subject = subject
-        self._callback = callback
+        observer = js._core.observer
+        self._callback = callback if callback is None or observer is None else observer.handling(callback)
         self._auto_ack = callback is not None and not manual_ack
         self._on_error = on_error
         self._sink: PushSink | None = None
@@ -213,7 +214,7 @@ class PushSubscription:
         """
         self._refuse_callback()
         self._started.takers.add(asyncio.current_task())
-        seconds = self._client.options.request_timeout if timeout is None else timeout
+        seconds = self._core.options.request_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
                 return await self.__anext__()
@@ -240,7 +241,7 @@ class PushSubscription:
         What goes wrong with that is raised. After a limit it is deleted when the last message was taken, as
         with ``drain``.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        if not is_whole(limit, 0):
             raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
         sink = self._started
         if limit:
@@ -279,7 +280,7 @@ class PushSubscription:
             if not sink.buffer:
                 self._came_to_end()
         elif runner is not asker:
-            timeout = self._client.options.drain_timeout
+            timeout = self._core.options.drain_timeout
             _, unfinished = await asyncio.wait([runner], timeout=timeout)
             if unfinished:
                 runner.cancel()
@@ -294,7 +295,7 @@ class PushSubscription:
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained: readers get what has arrived and can still ack it, then the consumer is
         deleted if ``subscribe`` made it."""
-        sink, timeout = self._started, self._client.options.drain_timeout
+        sink, timeout = self._started, self._core.options.drain_timeout
         try:
             await self._drain(asker)
             if not await sink.takers.finished(asker, timeout):
@@ -306,7 +307,7 @@ class PushSubscription:
             # Not drained in time: the consumer stays, with what was not processed.
             if self._owned:
                 error = DrainTimeout(f"not deleted: {len(sink.buffer)} messages were left to process")
-                self._client._emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
+                self._core.emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
             raise
         if asker is not None and self._runner is asker:
             sink.buffer.clear()  # its callback can't be waited for, and can't ack them any more
@@ -317,21 +318,19 @@ class PushSubscription:
 
     def _came_to_end(self) -> None:
         """Everything was handed out and processed: time for the late deletion."""
-        if self._owned and self._deleting is None and not self._client.is_closed:
-            self._deleting = self._client._loop.create_task(
-                self._delete_late(), name="jetspark-consumer-delete"
-            )
-            self._client._callback_tasks.add(self._deleting)
-            self._deleting.add_done_callback(self._client._callback_tasks.discard)
+        if self._owned and self._deleting is None and not self._core.is_closed:
+            self._deleting = self._core.loop.create_task(self._delete_late(), name="jetspark-consumer-delete")
+            self._core.tasks.add(self._deleting)
+            self._deleting.add_done_callback(self._core.tasks.discard)
 
     async def _delete_late(self) -> None:
         try:
             await self._delete()
         except JetsparkError as error:
-            self._client._emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
+            self._core.emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
 
     async def _delete(self) -> None:
-        if not self._owned or self._client.is_closed:
+        if not self._owned or self._core.is_closed:
             return
         self._owned = False
         if self._chain is not None:
@@ -362,8 +361,8 @@ class PushSubscription:
             self._runner = asyncio.get_running_loop().create_task(
                 self._run_callback(self._callback), name=f"jetspark-push-{self._subject}"
             )
-            self._client._callback_tasks.add(self._runner)
-            self._runner.add_done_callback(self._client._callback_tasks.discard)
+            self._core.tasks.add(self._runner)
+            self._runner.add_done_callback(self._core.tasks.discard)
 
     def _refuse_callback(self) -> None:
         if self._callback is not None:
@@ -383,22 +382,22 @@ class PushSubscription:
 
     def _tell(self, error: JetsparkError) -> None:
         if self._on_error is None:
-            self._client._emit(ConsumerDisturbed(self._subject, error))
+            self._core.emit(ConsumerDisturbed(self._subject, error))
             return
         # Messages, and with them warnings, may come before the subscription is complete.
         label = f"subscription to {self._subject!r}" if self._sink is None else self._sink.label
         what = f"on_error of {label} raised on {type(error).__name__}"
-        call_listener(self._on_error, error, what, self._client._loop, self._listening)
+        call_listener(self._on_error, error, what, self._core.loop, self._listening)
 
     def _failed(self, error: BaseException, message: Message) -> None:
         if self._on_error is not None:
             tell_failure(self._started, error, message)
             return
         what = f"callback of {self._started.label} raised on a message of {message.subject!r}"
-        self._client._callback_failed(what, self._subject, error)
+        self._core.callback_failed(what, self._subject, error)
 
     async def _run_callback(self, callback: Handler) -> None:
-        sink, client = self._started, self._client
+        sink, core = self._started, self._core
         buffer = sink.buffer
         while True:
             turn = _CALLBACKS_A_TURN
@@ -413,8 +412,8 @@ class PushSubscription:
                         await result
                     if self._auto_ack:
                         message._wants_ack(ACK, terminal=True)
-                        if client._out_size >= FLUSH_AT:
-                            await client._give_way()
+                        if core.outbox.size >= FLUSH_AT:
+                            await core.outbox.give_way()
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -457,7 +456,7 @@ async def subscribe(
             return await _bind(subscription, info, wish, options)
     config = wish.config
     if not config.deliver_subject:
-        config = config.replace(deliver_subject=js._client.new_inbox())
+        config = config.replace(deliver_subject=js._core.new_inbox())
     elif wish.name is not None:
         # Creating a consumer that exists with the very same config succeeds, so without an inbox to tell
         # them apart two that race would both think that they made it.
@@ -501,7 +500,11 @@ def _new_sink(
     first_sequence: int | None = None,
 ) -> PushSink:
     js = subscription._js
-    target = PushTarget(js._client, config, api_timeout=js._api.timeout, first_sequence=first_sequence)
-    # Threads read another kind of sink.
-    kind: Callable[..., PushSink] = getattr(js._client, "_push_sink_class", PushSink)
-    return kind(target, options, subscription._tell)
+    target = PushTarget(
+        js._core,
+        config,
+        api_timeout=js._api.timeout,
+        first_sequence=first_sequence,
+        message=js._kinds.message,
+    )
+    return js._kinds.push_sink(target, options, subscription._tell)

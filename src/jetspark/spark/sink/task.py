@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from jetspark.blocking.publisher import publish_columns
 from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
 from jetspark.jetstream.errors import NotFound
 from jetspark.jetstream.publish.many import Columns, Publishing
@@ -175,7 +176,7 @@ class _Pipeline:
             self.publish([Outgoing(row, to, data, None, id, None, False) for row, to, data, id in parts])
             return
         self._flights.append(
-            (rows, self._publisher._publish_columns(Columns(subjects, datas, ids, self._expect)))
+            (rows, publish_columns(self._publisher, Columns(subjects, datas, ids, self._expect)))
         )
         self.counts.bytes += sum(map(len, datas))
         self._check_some()

@@ -56,6 +56,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark.jetstream.models.stream_config import DiscardPolicy, RetentionPolicy
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Seen:
     def from_json(cls, value: Mapping[str, Any]) -> Seen | None:
         """From an offset; None when it is damaged."""
         numbers = [value.get(name, 0) for name in cls.__slots__]
-        if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers):
+        if not all(is_whole(one, 0) for one in numbers):
             return None
         return cls(*numbers) if numbers[0] >= 1 else None
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from jetspark._checks import is_whole
 from jetspark.errors import JetsparkError
 from jetspark.spark.source.claims import Seen
 
@@ -142,7 +143,7 @@ def _parse_stream(name: str, value: object) -> StreamOffset:
 
 
 def _sequence(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return is_whole(value, 1)
 
 
 def _damaged(name: str, value: object) -> OffsetError:

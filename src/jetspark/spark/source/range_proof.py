@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jetspark.blocking.stream import next_on_leader
 from jetspark.errors import JetsparkError
 from jetspark.jetstream.errors import MessageNotFound
 from jetspark.spark.patience import PASSING, Patience
@@ -250,7 +251,7 @@ def prove_end(stream: Stream, wanted: Range, position: int) -> None:
     before = stream.info()
     if before.state.last_seq < wanted.end - 1:
         raise LeaderBehind(wanted, before.state.last_seq)
-    found = stream._next_on_leader(position, wanted.subjects)
+    found = next_on_leader(stream, position, wanted.subjects)
     if found is not None and found < wanted.end:
         raise RangeInterrupted(
             f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
