@@ -35,4 +35,4 @@ _PLACES = {
 }
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = exports(__name__, _PLACES)
+    __getattr__, __dir__, _ = exports(__name__, _PLACES)

@@ -13,7 +13,7 @@ import pytest
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import MessageTooLarge, OrderedResetFailed
+from jetspark.jetstream.consume.errors import NextMessageTooLarge, OrderedResetFailed
 from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
 from jetspark.jetstream.errors import StreamNotFound, WorkQueueConflict
 from jetspark.jetstream.flow.ack_reply import sequences
@@ -323,7 +323,7 @@ async def test_what_a_cancelled_fetch_left_is_not_overtaken(js: jetspark.JetStre
     got += seqs(await consumer.fetch_bytes(400, expires=2))
     assert got == span(1, len(got))
     assert 8 < len(got) < 12
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         await consumer.fetch_bytes(10, expires=2)
     got += seqs(await consumer.fetch(40 - len(got)))
     assert got == span(1, 40)

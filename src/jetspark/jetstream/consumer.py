@@ -138,7 +138,7 @@ class Consumer:
         Without its word the fetch raises: :class:`NotConnected` when no server is connected,
         :class:`PullUnanswered` when none answers, both 1 to 5 s after ``expires``;
         :class:`NoConsumerResponders` when the consumer has no leader or does not exist;
-        :class:`MessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
+        :class:`NextMessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
         error is ``batch.error``. A link that breaks and comes back in time is no error: the rest is asked for
         again.
 

@@ -296,7 +296,7 @@ class JetStream:
         are events of the connection.
 
         Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
-        :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
+        :class:`IncompatibleConsumer` when the consumer exists and is not what is asked for.
         """
         # Threads have another kind.
         kind: type[PushSubscription] = getattr(self._client, "_push_subscription_class", PushSubscription)

@@ -2,7 +2,7 @@
 group binding", "Other checks"). Pure functions of what the user asked for and what the server has.
 
 Mistakes that show before anything is sent are :class:`~jetspark.errors.InvalidArgument`. A consumer that
-exists and does not fit is a :class:`ConsumerUnfit`, one class for each way not to fit.
+exists and does not fit is a :class:`IncompatibleConsumer`, one class for each way not to fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
-class ConsumerUnfit(ConsumeError):
+class IncompatibleConsumer(ConsumeError):
     """The consumer exists but is not what the subscription needs. Nothing was changed."""
 
     def __init__(self, info: ConsumerInfo, reason: str) -> None:
@@ -31,7 +31,7 @@ class ConsumerUnfit(ConsumeError):
         self.consumer = info.name
 
 
-class ConsumerInUse(ConsumerUnfit):
+class ConsumerInUse(IncompatibleConsumer):
     """A second subscription to a push consumer that is not for a queue group; the server has one already."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -42,7 +42,7 @@ class ConsumerInUse(ConsumerUnfit):
         )
 
 
-class QueueRequired(ConsumerUnfit):
+class QueueRequired(IncompatibleConsumer):
     """A plain subscription to a consumer that was made for a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -50,7 +50,7 @@ class QueueRequired(ConsumerUnfit):
         super().__init__(info, f"is for a queue group: subscribe with queue={self.deliver_group!r}")
 
 
-class QueueMismatch(ConsumerUnfit):
+class QueueMismatch(IncompatibleConsumer):
     """A queue subscription to a consumer that was made for another queue group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
@@ -62,7 +62,7 @@ class QueueMismatch(ConsumerUnfit):
         )
 
 
-class NoDeliverGroup(ConsumerUnfit):
+class NoDeliverGroup(IncompatibleConsumer):
     """A queue subscription to a consumer that was made without a deliver group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
@@ -74,7 +74,7 @@ class NoDeliverGroup(ConsumerUnfit):
         )
 
 
-class SubjectMismatch(ConsumerUnfit):
+class SubjectMismatch(IncompatibleConsumer):
     """The consumer delivers other subjects than those that were subscribed to."""
 
     def __init__(self, info: ConsumerInfo, wanted: list[str], found: list[str]) -> None:
@@ -86,14 +86,14 @@ class SubjectMismatch(ConsumerUnfit):
         )
 
 
-class PullRequired(ConsumerUnfit):
+class PullRequired(IncompatibleConsumer):
     """The consumer has no deliver subject: messages must be pulled from it."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         super().__init__(info, "is pull-based: use pull_subscribe(), or get_consumer() and consume()")
 
 
-class QueueFlowControl(ConsumerUnfit):
+class QueueFlowControl(IncompatibleConsumer):
     """The consumer has flow control, which can't work over a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -104,7 +104,7 @@ class QueueFlowControl(ConsumerUnfit):
         )
 
 
-class QueueHeartbeat(ConsumerUnfit):
+class QueueHeartbeat(IncompatibleConsumer):
     """The consumer has idle heartbeats, which can't work over a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -115,7 +115,7 @@ class QueueHeartbeat(ConsumerUnfit):
         )
 
 
-class ConsumerConfigMismatch(ConsumerUnfit):
+class ConsumerConfigMismatch(IncompatibleConsumer):
     """The consumer's config differs from the one given, which a subscription does not apply.
 
     ``differences``: field -> (what was asked for, what the consumer has).
@@ -297,7 +297,7 @@ def filters_of(config: ConsumerConfig) -> list[str]:
 
 
 def check_binding(info: ConsumerInfo, wish: Wish) -> None:
-    """Whether a subscription may use this consumer; raises the :class:`ConsumerUnfit` that says why not."""
+    """Whether a subscription may use this consumer; else the :class:`IncompatibleConsumer` that says why."""
     found, queue = info.config, wish.queue
     if not found.deliver_subject:
         raise PullRequired(info)
