@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import Columns
 
+__all__ = ["METRICS", "Labels", "MemoryMetrics", "Metrics"]
+
 logger = get_logger("metrics")
 
 Labels = Mapping[str, str]

@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from jetspark.connection.core import HeadersLike
-    from jetspark.connection.message import MsgBase
 
     # The arguments to call with, and what to do with the result.
     Around = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], object] | None]
+
+__all__ = ["Tracing", "extract", "inject", "process"]
 
 _W3C = TraceContextTextMapPropagator()
 
@@ -118,7 +119,7 @@ class Tracing:
     # Spans
 
     @contextmanager
-    def process(self, message: MsgBase, around: Context | None = None) -> Iterator[Span]:
+    def process(self, message: Any, around: Context | None = None) -> Iterator[Span]:
         """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
         attributes = self._attributes(_client_of(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)

@@ -15,9 +15,8 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, arrow, blocking
 from jetspark.arrow import SCHEMA, consume_arrow, to_record_batch
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, parse_ack_reply
+from jetspark.errors import ConsumerDeleted, InvalidArgument, NotJetStreamMessage
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.wire.columns import COLUMNAR, Columns, join_columns
 from jetspark.wire.parser import Parser
 from support.consuming import has_pending

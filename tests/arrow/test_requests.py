@@ -12,8 +12,7 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, consume_arrow
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.errors import InvalidArgument, MissedHeartbeat
 from jetspark.jetstream.flow.ack_reply import num_pending
 from jetspark.server import Server
 from support.consuming import PullSpy, fill, has_pending, make_filled

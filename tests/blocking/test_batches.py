@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jetspark import ConsumerConfig, Expect, IngestGap, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, InvalidArgument
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
-from jetspark.jetstream.errors import WrongLastSequence
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed
+from jetspark import ConsumerConfig, Expect, StorageType, StreamConfig, blocking
+from jetspark.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    OrderedConsumerBusy,
+    OrderedConsumerClosed,
+    PullSubscriptionClosed,
+    WrongLastSequence,
+)
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jetspark.models import IngestGap
     from jetspark.server import Server
 
 Fill = Callable[[int], None]

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted
+from jetspark.errors import ConnectionClosed, ConsumerDeleted, HandlerFailed, InvalidArgument, JetsparkError
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:

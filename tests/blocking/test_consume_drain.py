@@ -10,8 +10,7 @@ from weakref import WeakSet
 import pytest
 
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
+from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError, PushSubscriptionClosed
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:

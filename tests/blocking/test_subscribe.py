@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import AckPolicy, ConsumerConfig, blocking
-from jetspark.errors import InvalidArgument, RequestTimeout
+from jetspark.errors import (
+    ConsumerDeleted,
+    ConsumerInUse,
+    InvalidArgument,
+    MissedHeartbeat,
+    OrderedReset,
+    PushSubscriptionClosed,
+    RequestTimeout,
+    UnexpectedStatus,
+)
 from jetspark.events import CallbackFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, OrderedReset, UnexpectedStatus
-from jetspark.jetstream.subscribe.checks import ConsumerInUse
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from jetspark.wire.headers import HeaderBlock
 from support.helpers import eventually_sync, unique
 

@@ -8,14 +8,14 @@ import logging
 import pytest
 
 import jetspark
-from jetspark.connection.events import (
+from jetspark.connection.events import ServerError
+from jetspark.events import (
     CallbackFailed,
     Closed,
     Connected,
     Event,
     Reconnected,
     ReconnectFailed,
-    ServerError,
     SlowConsumer,
 )
 from support.helpers import eventually, unique

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jetspark
 from jetspark import ConsumerConfig, StreamConfig
 from jetspark._log import fields, get_logger
-from jetspark.connection.events import PermissionViolation
 from jetspark.connection.listening import QUIET_SECONDS, Listening
+from jetspark.events import PermissionViolation
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:

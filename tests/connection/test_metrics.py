@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import InvalidArgument
+from jetspark import ConsumerConfig, Message, Publishing, StreamConfig, blocking
+from jetspark.errors import InvalidArgument, NoStreamResponse
 from jetspark.jetstream.consume.pull import PullSink
-from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.message import Message
-from jetspark.jetstream.publish.many import Publishing
 from jetspark.metrics import METRICS, MemoryMetrics
 from support.deliveries import settled
 from support.helpers import eventually, eventually_sync, unique

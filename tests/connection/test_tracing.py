@@ -15,10 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jetspark
-from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import InvalidArgument, NoRespondersError
-from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.publish.many import Publishing
+from jetspark import ConsumerConfig, Publishing, StreamConfig, blocking
+from jetspark.errors import InvalidArgument, NoRespondersError, NoStreamResponse
 from jetspark.metrics import MemoryMetrics
 from jetspark.tracing import Tracing, process
 from support.helpers import eventually, eventually_sync, unique
@@ -154,7 +152,7 @@ async def test_pipelined_publishes_have_a_span_until_the_ack_of_each(server, spa
 
 async def test_a_pipelined_publish_without_an_ack_is_an_error(server, spans) -> None:
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
-        with pytest.raises(jetspark.PublishFailed):
+        with pytest.raises(jetspark.errors.PublishFailed):
             async with nc.jetstream().publisher() as publisher:
                 await publisher.publish(unique("nowhere"), b"")
     span = spans.one("publish")

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from jetspark.errors import JetsparkError, NotConnected
-from jetspark.jetstream.consume.errors import PullUnanswered
+from jetspark.errors import JetsparkError, NotConnected, PullUnanswered
 from support.consuming import make
 from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark import OrderedConsumer, Stream
-    from jetspark.jetstream.message import Message
+    from jetspark import Message, OrderedConsumer, Stream
     from jetspark.server import Server
 
 ROUNDS = 12

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flow.flow_harness import conclusions, warnings
-from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import OrderedReset, OrderedResetFailed
+from jetspark.errors import InvalidArgument, JetsparkError, OrderedReset, OrderedResetFailed
 from jetspark.jetstream.flow.actions import Action, Conclude, CreateConsumer, DeleteConsumer
 from jetspark.jetstream.flow.ordered import PACE, OrderedFlow, OrderedState, Verdict
 

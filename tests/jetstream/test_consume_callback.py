@@ -10,16 +10,13 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import DrainTimeout, NoServersAvailable
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted
+from jetspark.errors import ConsumerDeleted, DrainTimeout, HandlerFailed, NoServersAvailable
 from support.consuming import fill, make_filled, numbers
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
+    from jetspark import Consumer, Message
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import AckPolicy
-from jetspark.jetstream.consume.errors import MaxWaitingExceeded
+from jetspark.errors import MaxWaitingExceeded
 from support.consuming import fill, make_filled, numbers, take, waiting
 from support.helpers import eventually
 

@@ -14,9 +14,7 @@ from support.consuming import PullSpy, durable, fill, has_pending, make, make_fi
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Consumer, Message
     from jetspark.server import Cluster, Server
 
 

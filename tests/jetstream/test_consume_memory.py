@@ -20,7 +20,7 @@ from support.consuming import fill, make, make_filled
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 pytestmark = pytest.mark.slow

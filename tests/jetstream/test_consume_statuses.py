@@ -11,7 +11,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.jetstream.consume.errors import (
+from jetspark.errors import (
     ConsumerDeleted,
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
@@ -27,9 +27,7 @@ from support.consuming import PullSpy, durable, fill, make_filled, numbers
 from support.helpers import PROMPT, eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Consumer, Message
     from jetspark.server import Server
 
 

@@ -10,14 +10,15 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import InvalidArgument, PermissionViolationError
-from jetspark.jetstream.consume.errors import (
+from jetspark.errors import (
     ConsumerDeleted,
+    InvalidArgument,
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,
     NextMessageTooLarge,
     NoConsumerResponders,
+    PermissionViolationError,
     PullRefused,
     PushConsumerError,
 )

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import AckPolicy
-from jetspark.errors import ConnectionLost, NotConnected, RequestTimeout
-from jetspark.jetstream.consume.errors import (
+from jetspark import AckPolicy, PullSubscription
+from jetspark.errors import (
+    ConnectionLost,
     MissedHeartbeat,
     NextMessageTooLarge,
     NoConsumerResponders,
+    NotConnected,
+    PullSubscriptionClosed,
     PullUnanswered,
+    RequestTimeout,
 )
 from jetspark.jetstream.consume.pull import message_size
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
 from support.consuming import durable, fill, has_pull, make, make_filled, numbers
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy

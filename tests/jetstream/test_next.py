@@ -11,8 +11,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, NoConsumerResponders
+from jetspark.errors import ConsumerDeleted, InvalidArgument, MissedHeartbeat, NoConsumerResponders
 from support.consuming import PullSpy, fill, make_filled
 from support.helpers import FOREVER, PROMPT, eventually
 

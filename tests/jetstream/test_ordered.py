@@ -12,10 +12,16 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
-from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import NextMessageTooLarge, OrderedResetFailed
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
-from jetspark.jetstream.errors import StreamNotFound, WorkQueueConflict
+from jetspark.errors import (
+    InvalidArgument,
+    JetsparkError,
+    NextMessageTooLarge,
+    OrderedConsumerBusy,
+    OrderedConsumerClosed,
+    OrderedResetFailed,
+    StreamNotFound,
+    WorkQueueConflict,
+)
 from jetspark.jetstream.flow.ack_reply import sequences
 from support.consuming import fill, make
 from support.helpers import eventually, unique

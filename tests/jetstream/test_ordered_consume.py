@@ -11,18 +11,15 @@ import pytest
 import jetspark
 from jetspark import ConsumerConfig, DeliverPolicy
 from jetspark.arrow import consume_arrow
-from jetspark.jetstream.consume.errors import OrderedReset
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, OrderedConsumerBusy, OrderedReset
 from support.consuming import PullSpy, fill, make
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy
 from support.ordered_reading import Reader, names, pull_waits, reasons, seqs, span
 
 if TYPE_CHECKING:
-    from jetspark import OrderedConsumer
+    from jetspark import Message, OrderedConsumer
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
 

@@ -9,13 +9,12 @@ import pytest
 
 import jetspark
 from jetspark import Consumer, PriorityPolicy
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, InvalidArgument
 from support.consuming import PullSpy, fill, make_filled, numbers
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 OVERFLOW = {"priority_groups": ["A"], "priority_policy": PriorityPolicy.OVERFLOW}

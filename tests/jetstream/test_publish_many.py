@@ -7,11 +7,9 @@ import asyncio
 import pytest
 
 import jetspark
-from jetspark import Expect, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded
-from jetspark.jetstream.errors import WrongStream
-from jetspark.jetstream.publish.many import Columns, Publishing
-from jetspark.jetstream.publish.stats import PublishFailed
+from jetspark import Expect, Publishing, StreamConfig, blocking
+from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded, PublishFailed, WrongStream
+from jetspark.jetstream.publish.many import Columns
 from support.helpers import eventually, unique
 
 

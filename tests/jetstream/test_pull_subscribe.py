@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import AckPolicy, ConsumerConfig, StreamConfig
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
+from jetspark import AckPolicy, ConsumerConfig, PullSubscription, StreamConfig
+from jetspark.errors import (
+    ConsumerDeleted,
+    ConsumerNotFound,
+    InvalidArgument,
+    NoConsumerResponders,
+    PullSubscriptionClosed,
+    PushConsumerError,
+    StreamNotFound,
+)
 from support.consuming import PullSpy, fill, make, make_filled, numbers
 from support.helpers import FOREVER, PROMPT, eventually, unique
 from support.monitoring import subscriptions

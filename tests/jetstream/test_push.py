@@ -15,16 +15,14 @@ import pytest_asyncio
 import jetspark
 from jetspark import ConsumerConfig, PushSubscription
 from jetspark.errors import (
+    ConsumerGap,
+    HandlerFailed,
     InvalidArgument,
+    MissedHeartbeat,
     PermissionViolationError,
     RequestTimeout,
 )
 from jetspark.events import CallbackFailed, ConsumerDisturbed, SlowConsumer
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import (
-    ConsumerGap,
-    MissedHeartbeat,
-)
 from support.consuming import fill, make, numbers
 from support.frame_proxy import FrameProxy
 from support.helpers import eventually, unique
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from conftest import StartServer
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 

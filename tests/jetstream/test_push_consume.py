@@ -11,14 +11,12 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType
 from jetspark.errors import (
+    ConsumerInUse,
     InvalidArgument,
     JetsparkError,
-)
-from jetspark.jetstream.consume.errors import (
     MissedHeartbeat,
     OrderedReset,
 )
-from jetspark.jetstream.subscribe.checks import ConsumerInUse
 from support.consuming import fill, make, make_filled, numbers
 from support.helpers import eventually, unique
 from support.lossy_proxy import LossyProxy

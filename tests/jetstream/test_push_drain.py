@@ -9,9 +9,8 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig
-from jetspark.errors import DrainTimeout, JetsparkError
+from jetspark.errors import DrainTimeout, JetsparkError, PushSubscriptionClosed
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from support.consuming import fill, make
 from support.helpers import eventually
 from support.pushing import no_consumers
@@ -19,8 +18,7 @@ from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from conftest import StartServer
-    from jetspark import PushSubscription
-    from jetspark.jetstream.message import Message
+    from jetspark import Message, PushSubscription
     from jetspark.server import Server
 
 COUNT = 300

@@ -11,21 +11,19 @@ import jetspark
 from jetspark import PushSubscription, StorageType
 from jetspark.errors import (
     ConnectionLost,
-    DrainTimeout,
-)
-from jetspark.jetstream.consume.errors import (
     ConsumerDeleted,
+    DrainTimeout,
     NoConsumerResponders,
+    NotJetStreamMessage,
     StatusError,
     UnexpectedStatus,
 )
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
 from support.consuming import fill, make, numbers
 from support.helpers import eventually
 from support.pushing import Errors, no_consumers, send_status, take
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import jetspark
 from jetspark import RetentionPolicy, StorageType, StreamConfig
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import (
+from jetspark.errors import (
+    InvalidArgument,
     InvalidStreamConfig,
     MessageNotFound,
     NotFound,

@@ -10,12 +10,17 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig, DeliverPolicy, PushSubscription
-from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
+from jetspark.errors import (
+    ConsumerNotFound,
+    InvalidArgument,
+    PermissionViolationError,
+    PushConsumerError,
+    PushSubscriptionClosed,
+    RequestTimeout,
+    StreamNotFound,
+)
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream.consume.errors import PushConsumerError
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 from jetspark.jetstream.subscribe import checks
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from support.consuming import fill, make, make_filled, numbers
 from support.helpers import eventually, unique
 from support.recorder import Recorder
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from conftest import StartServer
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 

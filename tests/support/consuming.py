@@ -13,8 +13,7 @@ from support.helpers import LIMIT, eventually, unique
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Message
 
 
 async def make(js: jetspark.JetStream, **options: Any) -> Stream:

@@ -16,8 +16,8 @@ from typing import Any, Self
 import jetspark
 import jetspark.blocking
 from jetspark import ConsumerConfig
-from jetspark.connection.events import Disconnected, Event, Reconnected
 from jetspark.errors import JetsparkError
+from jetspark.events import Disconnected, Event, Reconnected
 
 TIMEOUT = 1.5
 """Seconds that a call may wait."""

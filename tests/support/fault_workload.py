@@ -17,10 +17,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from jetspark import ConsumerConfig, PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
-from jetspark.jetstream.consume.errors import PullWarning
-from jetspark.jetstream.errors import NoStreamResponse, Unavailable
+from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
+from jetspark.errors import (
+    ConnectionLost,
+    JetsparkError,
+    NoStreamResponse,
+    PublishFailed,
+    PullWarning,
+    RequestTimeout,
+    Unavailable,
+)
 from support.helpers import until_answered, when_answered
 from support.recorder import Recorder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.errors import NoStreamResponse
 from support.helpers import eventually_sync
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from jetspark.errors import JetsparkError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
 
 PAUSE = 0.02
 ACK_WAIT = 3.0

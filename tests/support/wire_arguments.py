@@ -16,14 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import jetspark
-from jetspark import ConsumerConfig, Expect, Headers, Schedule, StreamConfig
-from jetspark.jetstream.advisory.dead_letters import DeadLetter
-from jetspark.jetstream.message import Message
-from jetspark.jetstream.models.advisories import MaxDeliveriesAdvisory
+from jetspark import ConsumerConfig, Expect, Headers, Message, Publishing, Schedule, StoredMsg, StreamConfig
+from jetspark.advisories import DeadLetter, MaxDeliveriesAdvisory
 from jetspark.jetstream.models.model import Model
-from jetspark.jetstream.models.values import Timestamp
-from jetspark.jetstream.publish.many import Publishing
-from jetspark.jetstream.stored import StoredMsg
+from jetspark.models import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

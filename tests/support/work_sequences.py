@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetspark
 from jetspark import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-from jetspark.errors import ConnectionClosed, ConnectionLost, JetsparkError, NoRespondersError, RequestTimeout
-from jetspark.jetstream.consume.errors import NoConsumerResponders, ServerShutdown
-from jetspark.jetstream.errors import JetStreamNotEnabled
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    JetsparkError,
+    JetStreamNotEnabled,
+    NoConsumerResponders,
+    NoRespondersError,
+    RequestTimeout,
+    ServerShutdown,
+)
 from support.helpers import unique
 from support.lossy_proxy import LossyProxy
 from support.work_model import Model
@@ -25,8 +32,7 @@ from support.work_model import Model
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from jetspark import Consumer, Stream
-    from jetspark.jetstream.message import Message
+    from jetspark import Consumer, Message, Stream
     from jetspark.server import Server
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ import pkgutil
 import pytest
 
 import jetspark
-from jetspark import errors
-from jetspark._secret import Secret
+from jetspark import Secret, errors
 from jetspark.errors import InvalidArgument, JetsparkError, RequestTimeout
 
 EXAMPLES = {

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import jetspark
+
 SRC = Path(__file__).parents[2] / "src"
 
 # What each part may import beside itself. A part that is missing here fails the test: give it its place.
@@ -23,6 +25,8 @@ OBSERVERS = {"metrics", "tracing"}
 # jetspark.connect: the one place where the connection and JetStream, which it does not know, meet.
 CONNECTING = JETSTREAM | OBSERVERS | {"connecting"}
 BLOCKING = CONNECTING | {"blocking"}
+# Re-exports for users, and for those of our parts that are users themselves.
+PUBLIC = {"advisories", "events", "models"}
 ARROW = BLOCKING | {"arrow"}
 ALLOWED: dict[str, set[str]] = {
     "_lazy": set(),
@@ -33,13 +37,15 @@ ALLOWED: dict[str, set[str]] = {
     "connection": WIRE,
     "events": CONNECTION,
     "jetstream": CONNECTION,
+    "models": JETSTREAM,
+    "advisories": JETSTREAM,
     "metrics": JETSTREAM,
     "tracing": JETSTREAM,
     "connecting": JETSTREAM | OBSERVERS,
     "blocking": CONNECTING,
     "arrow": BLOCKING,
-    "spark": ARROW,
-    "cli": ARROW | {"spark", "server"},
+    "spark": ARROW | PUBLIC,
+    "cli": ARROW | PUBLIC | {"spark", "server"},
     "server": {"errors"},
 }
 # Folders that are pure as a whole (bytes, state machines), and what nothing in them may see, so that time and
@@ -49,6 +55,13 @@ IMPURE = {"asyncio", "selectors", "socket", "ssl", "threading", "time"}
 # Doors: they re-export what other parts define and load it on use, so their imports for type checkers do not
 # count. Everything else in them does.
 DOORS = {"jetspark.errors"}
+# By name, the part that a name of the facade comes from: `from jetspark import Stream` imports that part.
+FACADE = {
+    name: home.split(".")[1]
+    for home, names in jetspark._EXPORTS.items()
+    for name in names.split()
+    if "." in home
+}
 # What the C sources may include and import by name; their own headers are beside them.
 CORE = SRC / "jetspark" / "wire" / "_core"
 C_HEADERS = {"Python.h", "structmember.h", "stddef.h", "stdint.h", "string.h"}
@@ -93,7 +106,8 @@ def part_of(dotted: str) -> str | None:
     head, _, rest = dotted.partition(".")
     if head == "pyspark_jetstream":
         return "spark"
-    return rest.split(".")[0] or None if head == "jetspark" else None
+    part = rest.split(".")[0]
+    return FACADE.get(part, part) or None if head == "jetspark" else None
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
@@ -232,6 +246,7 @@ def test_no_imports_run_in_a_circle() -> None:
         ("jetspark.jetstream.api", "from jetspark.blocking import connect"),
         ("jetspark.server._server", "from jetspark.connection import connect"),
         ("jetspark.server._server", "from jetspark import connect"),
+        ("jetspark.connection.client", "from jetspark import Stream"),
         ("jetspark.connection.client", "from jetspark.server import Server"),
         ("jetspark.connection.client", "import jetspark"),
         ("jetspark.errors", "from jetspark.jetstream.errors import ApiError"),
@@ -259,6 +274,7 @@ def test_a_violation_is_found(module: str, source: str) -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jetspark.jetstream import errors",
         ),
         ("jetspark", "from jetspark.blocking import connect"),
+        ("jetspark.cli.messages", "from jetspark import Stream\nfrom jetspark.models import StreamState"),
         ("pyspark_jetstream", "from jetspark.spark.data_source import JetStreamDataSource"),
     ],
 )

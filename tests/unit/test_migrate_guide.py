@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import jetspark
-from jetspark import errors
-from jetspark.jetstream.message import Message
+from jetspark import Message, errors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrate-nats-py.md").read_text()
 # What the names in front of the dot stand for in the guide.

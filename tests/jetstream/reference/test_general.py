@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import (
-    AckMetric,
-    AdvisoryAction,
-    ConsumerActionAdvisory,
-    ConsumerConfig,
-    MaxDeliveriesAdvisory,
-    ReplayPolicy,
-    StorageType,
-    StreamConfig,
+from jetspark import ConsumerConfig, ReplayPolicy, StorageType, StreamConfig
+from jetspark.advisories import AckMetric, AdvisoryAction, ConsumerActionAdvisory, MaxDeliveriesAdvisory
+from jetspark.errors import (
+    ApiError,
+    ConsumerNotFound,
+    InvalidArgument,
+    PermissionViolationError,
+    RequestTimeout,
 )
-from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
-from jetspark.jetstream.errors import ApiError, ConsumerNotFound
 from support.consuming import durable, fill, make, make_filled, numbers
 from support.deliveries import EARLY, arrivals, gone, pauses, pushed, settled, take
 from support.helpers import FOREVER, PROMPT, eventually, unique

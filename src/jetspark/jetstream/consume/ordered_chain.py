@@ -21,6 +21,7 @@ from jetspark._log import fields, get_logger
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
 from jetspark.jetstream.consume.errors import ConsumeError, MissedHeartbeat, PullUnanswered
+from jetspark.jetstream.consume.ordered_config import consumer_config
 from jetspark.jetstream.consume.pull import PullSink, PullTarget
 from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
@@ -398,7 +399,7 @@ class OrderedChain:
         return None
 
     def _consumer_config(self, create: CreateConsumer) -> ConsumerConfig:
-        return self._config.consumer_config(create, self._mark)
+        return consumer_config(self._config, create, self._mark)
 
     def _delete_later(self, name: str) -> None:
         if not self._client.is_closed:

@@ -95,24 +95,27 @@ class OrderedConsumerConfig:
             return "by_start_sequence"
         return "all" if self.opt_start_time is None else "by_start_time"
 
-    def consumer_config(self, create: CreateConsumer, description: str | None = None) -> ConsumerConfig:
-        """The config of one consumer of the chain."""
-        filters = self.filters
-        if not filters and create.deliver_policy == "last_per_subject":
-            filters = [">"]  # the server wants a filter with this policy
-        return ConsumerConfig(
-            name=create.name,
-            description=description,
-            deliver_policy=DeliverPolicy(create.deliver_policy),
-            opt_start_seq=create.opt_start_seq,
-            opt_start_time=None if create.opt_start_time is None else Timestamp.parse(create.opt_start_time),
-            ack_policy=AckPolicy.NONE,
-            replay_policy=ReplayPolicy(self.replay_policy),
-            inactive_threshold=self.inactive_threshold,
-            headers_only=self.headers_only or None,
-            num_replicas=1,
-            mem_storage=True,
-            filter_subject=filters[0] if len(filters) == 1 else None,
-            filter_subjects=filters if len(filters) > 1 else None,
-            metadata=None if self.metadata is None else dict(self.metadata),
-        )
+
+def consumer_config(
+    config: OrderedConsumerConfig, create: CreateConsumer, description: str | None = None
+) -> ConsumerConfig:
+    """The config of one consumer of the chain."""
+    filters = config.filters
+    if not filters and create.deliver_policy == "last_per_subject":
+        filters = [">"]  # the server wants a filter with this policy
+    return ConsumerConfig(
+        name=create.name,
+        description=description,
+        deliver_policy=DeliverPolicy(create.deliver_policy),
+        opt_start_seq=create.opt_start_seq,
+        opt_start_time=None if create.opt_start_time is None else Timestamp.parse(create.opt_start_time),
+        ack_policy=AckPolicy.NONE,
+        replay_policy=ReplayPolicy(config.replay_policy),
+        inactive_threshold=config.inactive_threshold,
+        headers_only=config.headers_only or None,
+        num_replicas=1,
+        mem_storage=True,
+        filter_subject=filters[0] if len(filters) == 1 else None,
+        filter_subjects=filters if len(filters) > 1 else None,
+        metadata=None if config.metadata is None else dict(config.metadata),
+    )

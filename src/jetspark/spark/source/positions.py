@@ -6,8 +6,7 @@ import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.errors import MessageNotFound
+from jetspark.errors import JetsparkError, MessageNotFound
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.spark.patience import patiently

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jetspark.errors import JetsparkError, PermissionViolationError
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, JetsparkError, PermissionViolationError
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.spark.options import OptionError
