@@ -207,7 +207,7 @@ class Tracing:
 
     def _trace_consumer(self, client: Any, consumer: Any) -> None:
         fetching = functools.partial(self._fetch, client, consumer)
-        _wrap(consumer, "consume", functools.partial(self._callback, client))
+        _wrap(consumer, "consume_with", functools.partial(self._first_callback, client))
         _see(consumer, "_new_fetch", lambda fetch: _wrap(fetch, "_collect", fetching))
 
     def _trace_pull(self, client: Any, subscription: Any) -> None:
@@ -278,6 +278,12 @@ class Tracing:
         if callable(callback):
             callback = self._handler(callback, blocking=hasattr(client, "engine"))
         yield args, {**options, "callback": callback}, None
+
+    @contextmanager
+    def _first_callback(self, client: Any, callback: Any, **options: Any) -> Iterator[Around]:
+        """The same for a call whose first argument it is."""
+        with self._callback(client, callback=callback, **options) as (_, traced, after):
+            yield (traced.pop("callback"),), traced, after
 
     def _handler(self, callback: Callable[[Any], Any], *, blocking: bool) -> Callable[[Any], Any]:
         # The task that runs callbacks has the context in which it was made, which is over.

@@ -87,7 +87,7 @@ def test_a_loop_gets_and_acks_what_has_arrived(
 
 def test_callbacks_get_and_ack_what_has_arrived(server: Server, consumer: blocking.Consumer) -> None:
     reader = Reader(server.url, consumer)
-    with reader.theirs.consume(callback=reader.handle, concurrency=3) as consuming:
+    with reader.theirs.consume_with(reader.handle, concurrency=3) as consuming:
         eventually_sync(lambda: consuming.pending == 17)
         draining = threading.Thread(target=reader.nc.drain)
         draining.start()
@@ -117,7 +117,7 @@ def test_a_callback_may_drain_its_connection(server: Server, consumer: blocking.
             reader.nc.drain()
             drained.set()
 
-    with reader.theirs.consume(callback=handle):
+    with reader.theirs.consume_with(handle):
         assert drained.wait(20)
     assert reader.nc.is_closed
 

@@ -95,7 +95,7 @@ async def test_a_failing_handler_is_an_error_of_the_loop(server, caplog: pytest.
         stream = await js.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]))
         consumer = await stream.create_consumer(ConsumerConfig(durable_name="worker"))
         await js.publish(f"{name}.1")
-        async with consumer.consume(callback=fail):
+        async with consumer.consume_with(fail):
             await eventually(failures)
     (record,) = failures()
     assert (record.name, record.levelname) == ("asyncio", "ERROR")

@@ -113,7 +113,7 @@ async def test_failures_of_callbacks(server, metrics) -> None:
         await eventually(lambda: read(metrics, "errors_total", type="CallbackFailed") == 1)
         js, subject, consumer = await orders(nc)
         await js.publish(subject)
-        async with consumer.consume(callback=fail):
+        async with consumer.consume_with(fail):
             await eventually(lambda: read(metrics, "errors_total", type="HandlerFailed") == 1)
 
 
@@ -244,7 +244,7 @@ def test_blocking(server, metrics) -> None:
             message.ack()
             seen.append(message)
 
-        with consumer.consume(callback=handle, concurrency=2):
+        with consumer.consume_with(handle, concurrency=2):
             eventually_sync(lambda: len(seen) == 102)
         nc.flush()
     assert read(metrics, "published_total", api="jetstream") == 101

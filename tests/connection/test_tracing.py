@@ -273,7 +273,7 @@ async def test_a_handler_continues_the_trace_of_the_publisher(server, spans) -> 
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
         js, subject, consumer = await orders(nc)
         ack = await js.publish(subject, b"order")
-        async with consumer.consume(callback=handle):
+        async with consumer.consume_with(handle):
             await asyncio.wait_for(done.wait(), 20)
         await eventually(lambda: spans.of("process"))
     publish, handled = spans.one("publish"), spans.one("process")
@@ -299,7 +299,7 @@ async def test_a_handler_that_raises_is_an_error_and_consuming_goes_on(server, s
         js, subject, consumer = await orders(nc)
         await js.publish(subject, b"1")
         await js.publish(subject, b"2")
-        async with consumer.consume(callback=handle, on_error=failures.append):
+        async with consumer.consume_with(handle, on_error=failures.append):
             await eventually(lambda: len(failures) == 2)
     assert [type(failure.error) for failure in failures] == [LookupError, LookupError]
     assert [attributes(span)["error.type"] for span in spans.of("process")] == ["LookupError"] * 2
@@ -446,7 +446,7 @@ def test_blocking_publish_fetch_and_handler(server, spans) -> None:
         with process(batch[0]):
             batch[0].nak()
         seen: list[bytes] = []
-        with consumer.consume(callback=lambda message: seen.append(message.data)):
+        with consumer.consume_with(lambda message: seen.append(message.data)):
             eventually_sync(lambda: len(spans.of("process")) == 2)
     assert seen == [b"1"]
     published = {attributes(span)["messaging.destination.name"][-1]: span for span in spans.of("publish")}

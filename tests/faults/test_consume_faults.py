@@ -86,8 +86,8 @@ async def store(js: jetspark.JetStream, **options: Any) -> Consumer:
 @asynccontextmanager
 async def consuming(consumer: Consumer, patience: float = 5.0) -> AsyncIterator[Tally]:
     tally = Tally(patience)
-    async with consumer.consume(
-        callback=tally.handle,
+    async with consumer.consume_with(
+        tally.handle,
         concurrency=8,
         max_messages=50,
         expires=4,

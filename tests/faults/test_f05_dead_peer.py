@@ -79,8 +79,8 @@ class Consumes(Base):
         )
         js = self.nc.jetstream(timeout=2)
         consumer = await until_answered(lambda: js.create_consumer(stream, durable("consume")))
-        self.consume = consumer.consume(
-            callback=self._take, idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
+        self.consume = consumer.consume_with(
+            self._take, idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
         )
         await self.consume.__aenter__()
 

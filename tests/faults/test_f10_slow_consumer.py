@@ -295,7 +295,7 @@ class Table:
         subject = await self.stream("PULL")
         async with jetspark.connect(self.url, listener=reader.listen) as nc:
             consumer = await nc.jetstream().create_consumer("PULL", ConsumerConfig(durable_name="worker"))
-            async with consumer.consume(callback=reader.handle_and_ack, max_messages=LIMIT) as running:
+            async with consumer.consume_with(reader.handle_and_ack, max_messages=LIMIT) as running:
                 reader.pending = lambda: running.pending
                 await flood.stored(subject)
                 reader.hurry()

@@ -88,9 +88,7 @@ class Chaos:
         buffer, limit = self.random.choice([1, 10, 500]), self.random.choice([None, 100, 1000])
         with contextlib.suppress(TimeoutError):
             async with (
-                self.consumer.consume(
-                    expires=1, batches=True, max_messages=buffer, stop_after=limit
-                ) as batches,
+                self.consumer.consume_batches(expires=1, max_messages=buffer, stop_after=limit) as batches,
                 asyncio.timeout(self.random.random() * 2),
             ):
                 async for batch in batches:

@@ -150,7 +150,7 @@ async def test_deleting_the_consumer_ends_an_iteration_in_batches(js: jetspark.J
     got: list[int] = []
 
     async def read() -> None:
-        async with consumer.consume(batches=True) as batches:
+        async with consumer.consume_batches() as batches:
             async for batch in batches:
                 got.extend(numbers(batch))
                 if len(got) == 3:

@@ -365,7 +365,7 @@ async def test_one_at_a_time(js: jetspark.JetStream) -> None:
             async with consumer.consume():
                 pass
         with pytest.raises(OrderedConsumerBusy):
-            async with consumer.consume(callback=print):
+            async with consumer.consume_with(print):
                 pass
     waiting = asyncio.ensure_future(consumer.fetch(1, expires=10))
     await asyncio.sleep(0)

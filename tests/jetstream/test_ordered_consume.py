@@ -88,7 +88,7 @@ async def test_callback(js: jetspark.JetStream, concurrency: int) -> None:
             await js.delete_consumer(stream.name, consumer.name)
             await fill(js, stream, 50)
 
-    async with consumer.consume(callback=handle, concurrency=concurrency, stop_after=100) as consuming:
+    async with consumer.consume_with(handle, concurrency=concurrency, stop_after=100) as consuming:
         await asyncio.wait_for(consuming.wait(), 20)
     assert got == span(1, 100)
 
@@ -98,7 +98,7 @@ async def test_batches(js: jetspark.JetStream) -> None:
     await fill(js, stream, 300)
     consumer = await stream.create_ordered_consumer()
     got: list[int] = []
-    async with consumer.consume(batches=True, max_messages=100, stop_after=450) as batches:
+    async with consumer.consume_batches(max_messages=100, stop_after=450) as batches:
         async for batch in batches:
             got += seqs(batch)
             if len(got) == 300:

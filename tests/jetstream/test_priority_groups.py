@@ -37,9 +37,7 @@ class Reader:
         self.errors: list[Exception] = []
         self.consumer = consumer
         options.setdefault("idle_heartbeat", 1)
-        self.consume = consumer.consume(
-            callback=self._handle, on_error=self.errors.append, group="A", **options
-        )
+        self.consume = consumer.consume_with(self._handle, on_error=self.errors.append, group="A", **options)
 
     @classmethod
     async def of(cls, js: jetspark.JetStream, consumer: Consumer, **options: Any) -> Reader:

@@ -225,6 +225,6 @@ class BlockingLoad(Load):
             self.take(message)
             message.ack()
 
-        with self.consumer.consume(max_messages=100, expires=30, idle_heartbeat=0.5, callback=handle):
+        with self.consumer.consume_with(max_messages=100, expires=30, idle_heartbeat=0.5, callback=handle):
             while not self.ended:
                 time.sleep(0.05)

@@ -306,8 +306,8 @@ class Sequence:
             await self._take(message, since)
 
         with self._disturbance():
-            async with self.consumer.consume(
-                callback=handle, concurrency=self.chance.randint(1, 4), expires=2
+            async with self.consumer.consume_with(
+                handle, concurrency=self.chance.randint(1, 4), expires=2
             ) as running:
                 await asyncio.sleep(self.chance.uniform(0, 0.3))
                 if self.chance.random() < 0.5:
@@ -480,7 +480,7 @@ class Sequence:
         async def handle(message: Message) -> None:
             await self._take_for_good(message, since)
 
-        async with self.consumer.consume(callback=handle, concurrency=4, expires=10):
+        async with self.consumer.consume_with(handle, concurrency=4, expires=10):
             until = time.monotonic() + PATIENCE
             if self.chance.random() < 0.5:
                 await self.proxy.cut()

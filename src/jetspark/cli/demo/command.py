@@ -227,7 +227,7 @@ class Show:
 
         async def show() -> None:
             consumer = await js.create_ordered_consumer("REVENUE")
-            async with consumer, consumer.consume(batches=True) as groups:
+            async with consumer, consumer.consume_batches() as groups:
                 async for group in groups:
                     screen.arrived([Total.from_row(jsonlib.loads(message.data)) for message in group])
 
