@@ -233,7 +233,7 @@ class Tracing:
         **options: Any,
     ) -> Iterator[Around]:
         attributes = self._attributes(client, operation, "send", subject)
-        data = body[0] if body else options.get("data", options.get("payload", b""))
+        data = body[0] if body else options.get("data", b"")
         if isinstance(data, bytes | bytearray | memoryview):
             attributes["messaging.message.body.size"] = len(data)
         if options.get("msg_id") is not None:

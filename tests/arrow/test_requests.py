@@ -52,7 +52,7 @@ async def rows(source: ConsumeArrow, count: int) -> list[int]:
 
 async def seen(js: jetspark.JetStream, spy: PullSpy) -> list[dict[str, Any]]:
     """The requests so far."""
-    await js._client.flush()
+    await js.connection.flush()
     await spy._nc.flush()
     return [await spy.next() for _ in range(spy.waiting)]
 

@@ -188,7 +188,7 @@ def test_ordered_consumer_reads_in_order(stream: blocking.Stream, fill: Fill) ->
         message = ordered.next(expires=2)
         assert message is not None
         assert message.data == b"2010"
-        assert ordered.last_stream_seq == 2011
+        assert ordered.last_sequence == 2011
         assert ordered.info().config.mem_storage
         with pytest.raises(InvalidArgument, match="ordered consumer has no pause"):
             ordered.pause(datetime.now(UTC))

@@ -183,7 +183,7 @@ def test_unsubscribe_after_a_number_of_messages(
     sub = js.subscribe(f"{stream.name}.>", config=NONE)
     eventually_sync(lambda: sub.pending == 500)
     got = take(sub, before)
-    sub.unsubscribe(limit=200)
+    sub.unsubscribe(max_messages=200)
     assert got + numbers(sub) == list(range(200))
 
 

@@ -104,7 +104,7 @@ async def test_payload_may_be_given_by_name(server, spans) -> None:
     subject = unique("traced")
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
         sub = await nc.subscribe(subject)
-        await nc.publish(subject=subject, payload=b"by name")
+        await nc.publish(subject=subject, data=b"by name")
         assert (await sub.next()).data == b"by name"
     assert attributes(spans.one("publish"))["messaging.message.body.size"] == 7
 

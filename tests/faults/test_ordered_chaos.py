@@ -40,7 +40,7 @@ class Chaos:
         while not self.ended:
             count = self.random.choice([1, 5, 50, 500])
             for _ in range(count):
-                await js._client.publish(f"{self.stream.name}.a", b"x" * self.random.choice([1, 100]))
+                await js.connection.publish(f"{self.stream.name}.a", b"x" * self.random.choice([1, 100]))
             self.stored += count
             await asyncio.sleep(self.random.random() * 0.05)
         await js.publish(f"{self.stream.name}.a", b"the last")

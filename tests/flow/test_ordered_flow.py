@@ -278,7 +278,7 @@ def test_max_reset_attempts_conclude_with_an_error_that_names_them() -> None:
         flow.on_timer(now)
     (end,) = conclusions(flow.on_create_failed(flow.serial, JetsparkError("boom"), now))
     assert isinstance(end.error, OrderedResetFailed)
-    assert (end.error.attempts, end.error.last_stream_seq) == (3, 30)
+    assert (end.error.attempts, end.error.last_sequence) == (3, 30)
     assert "boom" in str(end.error)
     assert flow.on_reconnect(now) == flow.on_timer(now + 100) == flow.stop(now) == ()
 

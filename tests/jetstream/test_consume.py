@@ -259,7 +259,7 @@ async def test_a_threshold_of_bytes(js: jetspark.JetStream, server: Server) -> N
         await eventually(lambda: messages.pending >= 9)
         assert (await spy.next())["max_bytes"] == 10 * size
         await take(messages, 6)
-        await js._client.flush()
+        await js.connection.flush()
         assert spy.waiting == 0
         await take(messages, 2)
         assert 7 * size <= (await spy.next())["max_bytes"] <= 9 * size

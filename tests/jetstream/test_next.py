@@ -65,7 +65,7 @@ async def test_the_request_is_sent_when_it_is_called_and_not_before(
     _, consumer = await make_filled(js, 2)
     async with await PullSpy.on(server.url, consumer) as spy:
         first, second = consumer.next(), consumer.next(expires=60)
-        await js._client.flush()
+        await js.connection.flush()
         assert spy.waiting == 0
         await first
         request = await spy.next()

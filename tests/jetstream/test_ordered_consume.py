@@ -38,7 +38,7 @@ async def test_consume_deleted_again_and_again(js: jetspark.JetStream) -> None:
     await fill(js, stream, 10)
     await reader.until(40)
     assert reasons(reader.warnings) == ["consumer deleted"] * 3
-    assert [w.last_stream_seq for w in reader.warnings if isinstance(w, OrderedReset)] == [10, 20, 30]
+    assert [w.last_sequence for w in reader.warnings if isinstance(w, OrderedReset)] == [10, 20, 30]
     assert consumer.name.endswith("_4")
     await reader.stop()
 

@@ -283,8 +283,8 @@ async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream) -> None:
         return (await consumer.info()).num_waiting == 1
 
     await eventually(asked)
-    await js._client.force_reconnect()
-    await eventually(lambda: js._client.is_connected)
+    await js.connection.force_reconnect()
+    await eventually(lambda: js.connection.is_connected)
     await fill(js, stream, 1)
     assert numbers(await waiting) == [0]
 
@@ -344,7 +344,7 @@ async def test_ack_next_acks_and_brings_the_next(server: Server, js: jetspark.Je
 async def test_ack_next_is_one_publish_with_the_options(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 1)
     (message,) = await consumer.fetch(1)
-    sub = await js._client.subscribe("$JS.ACK." + stream.name + ".>")
+    sub = await js.connection.subscribe("$JS.ACK." + stream.name + ".>")
     assert await message.ack_next(7, expires=0.4) == []
     sent = await sub.next(timeout=20)
     assert sent.reply.startswith("_INBOX.")

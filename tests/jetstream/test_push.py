@@ -276,7 +276,7 @@ async def test_a_lost_message_is_noticed_by_the_next_one(
     assert numbers(await take(sub, 1)) == [3]
     (gap,) = errors
     assert isinstance(gap, ConsumerGap)
-    assert (gap.expected, gap.received, gap.stream_seq) == (3, 4, 4)
+    assert (gap.expected, gap.received, gap.sequence) == (3, 4, 4)
 
 
 async def test_a_lost_message_is_noticed_by_a_heartbeat(
@@ -289,7 +289,7 @@ async def test_a_lost_message_is_noticed_by_a_heartbeat(
     await take(sub, 1)
     await lose_one(proxy, js, sub, b"1")
     (gap,) = await errors.of(ConsumerGap)
-    assert (gap.expected, gap.received, gap.stream_seq) == (2, 3, 2)
+    assert (gap.expected, gap.received, gap.sequence) == (2, 3, 2)
     await js.publish(sub.subject, b"2")
     assert numbers(await take(sub, 1)) == [2]
     assert len(errors) == 1

@@ -107,7 +107,9 @@ async def test_an_ordered_subscription_too(server: Server, js: jetspark.JetStrea
 async def test_a_consumer_that_was_there_stays_with_every_ack(
     server: Server, js: jetspark.JetStream, filled: str
 ) -> None:
-    await js.create_consumer(filled, ConsumerConfig(durable_name="d", deliver_subject=js._client.new_inbox()))
+    await js.create_consumer(
+        filled, ConsumerConfig(durable_name="d", deliver_subject=js.connection.new_inbox())
+    )
     nc = await jetspark.connect(server.url)
     reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d"))
     await drained(nc, reader)

@@ -73,10 +73,10 @@ async def test_a_stream_without_a_subject_delivers_everything(js: jetspark.JetSt
 
 
 async def test_neither_subject_nor_stream_is_refused_without_asking(js: jetspark.JetStream) -> None:
-    sent = js._client.stats.out_msgs
+    sent = js.connection.stats.out_msgs
     with pytest.raises(InvalidArgument, match="name the stream"):
         await js.subscribe()
-    assert js._client.stats.out_msgs == sent
+    assert js.connection.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("option", [{"idle_heartbeat": 1.0}, {"flow_control": True}])
@@ -84,10 +84,10 @@ async def test_a_queue_with_heartbeats_or_flow_control_is_refused(
     js: jetspark.JetStream, option: dict[str, Any]
 ) -> None:
     stream = await make(js)
-    sent = js._client.stats.out_msgs
+    sent = js.connection.stats.out_msgs
     with pytest.raises(InvalidArgument, match="does not go with a queue"):
         await js.subscribe(f"{stream.name}.a", queue="q", **option)
-    assert js._client.stats.out_msgs == sent
+    assert js.connection.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("policy", ["none", "all"])
@@ -154,7 +154,7 @@ async def test_the_subscription_is_there_before_the_consumer(js: jetspark.JetStr
 async def test_a_consumer_that_the_server_refuses_leaves_no_subscription(js: jetspark.JetStream) -> None:
     stream = await make(js)
     before = len(js._client._sinks)
-    with pytest.raises(jetspark.jetstream.errors.ApiError):
+    with pytest.raises(jetspark.errors.ApiError):
         await js.subscribe(f"{stream.name}.a", config=ConsumerConfig(num_replicas=3))
     assert len(js._client._sinks) == before
     assert await names(js, stream.name) == []
@@ -385,12 +385,12 @@ async def test_unsubscribe_after_a_number_of_messages(js: jetspark.JetStream) ->
     await fill(js, stream, 9)
     sub = await js.subscribe(f"{stream.name}.a")
     first = await take(sub, 1)
-    await sub.unsubscribe(limit=4)
+    await sub.unsubscribe(max_messages=4)
     rest = [message async for message in sub]
     assert numbers(first + rest) == [0, 1, 2, 3]
     await eventually(lambda: is_gone(js, stream.name))
     with pytest.raises(InvalidArgument):
-        await sub.unsubscribe(limit=-1)
+        await sub.unsubscribe(max_messages=-1)
 
 
 async def is_gone(js: jetspark.JetStream, stream: str) -> bool:
@@ -427,7 +427,7 @@ async def test_drain_waits_for_the_callback_then_deletes(js: jetspark.JetStream)
     sub = await js.subscribe(f"{stream.name}.a", callback=handle)
     await eventually(lambda: sub.delivered + sub.pending == 20)
     draining = asyncio.ensure_future(sub.drain())
-    await js._client.flush()
+    await js.connection.flush()
     assert not draining.done()
     gate.set()
     await draining

@@ -35,7 +35,7 @@ async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int
         if number in acked:
             await js.publish(subject, body, retries=40)
         else:
-            await js._client.publish(subject, body)
+            await js.connection.publish(subject, body)
 
 
 async def durable(stream: Stream, **options: Any) -> Consumer:

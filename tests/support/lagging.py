@@ -28,7 +28,7 @@ def follower_of(cluster: Cluster, js: blocking.JetStream, stream: str) -> Server
     return next(
         server
         for server in cluster.servers
-        if server.name != placed.leader and server.url != js._client.connected_url
+        if server.name != placed.leader and server.url != js.connection.connected_url
     )
 
 

@@ -81,6 +81,10 @@ CIRCULAR: dict[tuple[str, str], str] = {
         "jetspark.arrow",
     ): "Consumer.consume_arrow is a method; pyarrow is optional, so what it calls is above and loaded on use",
     ("jetspark.blocking.consumer", "jetspark.arrow"): "the same for threads",
+    (
+        "jetspark.blocking.jetstream",
+        "jetspark.blocking.connection",
+    ): "JetStream.connection returns the connection, which makes the context",
 }
 
 

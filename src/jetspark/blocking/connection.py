@@ -137,13 +137,13 @@ class Connection:
     def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         reply: str = "",
         headers: HeadersLike | None = None,
     ) -> None:
         client = self._client
-        client._pub(subject, payload, reply, headers)
+        client._pub(subject, data, reply, headers)
         client.give_way()
 
     # Subscribe
@@ -180,19 +180,19 @@ class Connection:
     def request(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         headers: HeadersLike | None = None,
     ) -> Msg:
-        answer = self._engine.run(self._client.request, subject, payload, timeout=timeout, headers=headers)
+        answer = self._engine.run(self._client.request, subject, data, timeout=timeout, headers=headers)
         return cast("Msg", answer)  # the parser makes what ``_message_class`` says
 
     @documented_by(AsyncConnection.request_many)
     def request_many(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         max_messages: int | None = None,
@@ -205,7 +205,7 @@ class Connection:
         inbox = self.new_inbox()
         with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers._sink.asked = subject
-            self.publish(subject, payload, reply=inbox, headers=headers)
+            self.publish(subject, data, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
                 now = time.monotonic()
@@ -235,9 +235,8 @@ class Connection:
         api_prefix: str | None = None,
         timeout: float = 5.0,
     ) -> JetStream:
-        return JetStream(
-            self._engine, self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
-        )
+        target = self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
+        return JetStream(self._engine, target, self)
 
     # Flush, drain, close
 
@@ -315,12 +314,12 @@ class _MessageOwner:
         self._client = connection._client
         self._connection = weakref.ref(connection)
 
-    def publish(self, subject: str, payload: bytes, *, headers: HeadersLike | None) -> None:
+    def publish(self, subject: str, data: bytes, *, headers: HeadersLike | None) -> None:
         """Of the facade, with whatever observes it."""
         connection = self._connection()
         if connection is None:
             raise closed_error()
-        connection.publish(subject, payload, headers=headers)
+        connection.publish(subject, data, headers=headers)
 
 
 def _dropped(engine: EngineLoop, client: EngineConnection, listener: ListenerThread | None) -> None:

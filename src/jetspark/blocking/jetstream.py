@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from jetspark.blocking._client import EngineConnection
+    from jetspark.blocking._engine import Engine
+    from jetspark.blocking.connection import Connection
     from jetspark.blocking.consume import Handler
     from jetspark.connection.core import HeadersLike
     from jetspark.jetstream.consume.consume import ErrorListener
+    from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
     from jetspark.jetstream.flow.fast import IngestGap
     from jetspark.jetstream.models.account import AccountInfo
     from jetspark.jetstream.models.advisories import Advisory
@@ -49,6 +52,15 @@ if TYPE_CHECKING:
 
 @mirrors(AsyncJetStream)
 class JetStream(Facade[AsyncJetStream]):
+    def __init__(self, engine: Engine, target: AsyncJetStream, connection: Connection) -> None:
+        super().__init__(engine, target)
+        self._connection = connection
+
+    @property
+    @documented_by(AsyncJetStream.connection)
+    def connection(self) -> Connection:
+        return self._connection
+
     @property
     @documented_by(AsyncJetStream.api_prefix)
     def api_prefix(self) -> str:
@@ -125,6 +137,7 @@ class JetStream(Facade[AsyncJetStream]):
     def create_ordered_consumer(
         self,
         stream: str,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -142,6 +155,7 @@ class JetStream(Facade[AsyncJetStream]):
             self._run(
                 self._target.create_ordered_consumer,
                 stream,
+                config,
                 filter_subjects=filter_subjects,
                 deliver_policy=deliver_policy,
                 opt_start_seq=opt_start_seq,

@@ -131,7 +131,7 @@ class Connection(ConnectionCore):
     async def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         reply: str = "",
         headers: HeadersLike | None = None,
@@ -142,7 +142,7 @@ class Connection(ConnectionCore):
         (:class:`OutboundBufferFull` past that). Waits when the server reads more slowly than you write.
         """
         self._check_loop()
-        self._pub(subject, payload, reply, headers)
+        self._pub(subject, data, reply, headers)
         if self._out_size >= FLUSH_AT:
             await self._give_way()
 
@@ -190,7 +190,7 @@ class Connection(ConnectionCore):
     async def request(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         headers: HeadersLike | None = None,
@@ -208,7 +208,7 @@ class Connection(ConnectionCore):
             self._add_sink(self._inbox)
         return await self._inbox.request(
             subject,
-            payload,
+            data,
             headers,
             self.options.request_timeout if timeout is None else timeout,
         )
@@ -216,7 +216,7 @@ class Connection(ConnectionCore):
     async def request_many(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         max_messages: int | None = None,
@@ -239,7 +239,7 @@ class Connection(ConnectionCore):
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers.asked = subject
-            await self.publish(subject, payload, reply=inbox, headers=headers)
+            await self.publish(subject, data, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
                 deadline = limit if stall is None or count == 0 else min(limit, self._loop.time() + stall)

@@ -13,7 +13,7 @@ from jetspark.jetstream.advisory.dead_letters import DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories
 from jetspark.jetstream.api import Api
 from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
-from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig, either
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
 from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR
@@ -66,6 +66,11 @@ class JetStream:
     ) -> None:
         self._api = Api(client, domain=domain, api_prefix=api_prefix, timeout=timeout)
         self._client = client
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that it was made from."""
+        return self._client
 
     @property
     def api_prefix(self) -> str:
@@ -197,6 +202,7 @@ class JetStream:
     async def create_ordered_consumer(
         self,
         stream: str,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -212,6 +218,8 @@ class JetStream:
         """A consumer that delivers each message once and in order, without acks; see
         :class:`OrderedConsumer`.
 
+        Takes a ``config``, or its fields as keywords.
+
         ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
         start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
         until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
@@ -220,7 +228,7 @@ class JetStream:
         it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
         ``metadata``: free key-value pairs (2.10).
         """
-        config = OrderedConsumerConfig(
+        given = OrderedConsumerConfig(
             filter_subjects=filter_subjects,
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
@@ -232,7 +240,7 @@ class JetStream:
             name_prefix=name_prefix,
             metadata=metadata,
         )
-        return await create_ordered(self, stream, config)
+        return await create_ordered(self, stream, either(config, given))
 
     async def pull_subscribe(
         self,

@@ -393,7 +393,7 @@ async def test_one_filter_or_several_but_not_both(js: jetspark.JetStream) -> Non
         await durable(stream, filter_subjects=[f"{stream.name}.*", f"{stream.name}.b"])
     # The server's own word on it, for those who bypass us.
     config = {"durable_name": "x", "filter_subject": "a", "filter_subjects": ["b"], "ack_policy": "explicit"}
-    answer = await js._client.request(
+    answer = await js.connection.request(
         f"$JS.API.CONSUMER.CREATE.{stream.name}.x",
         json.dumps({"stream_name": stream.name, "config": config}).encode(),
     )

@@ -168,36 +168,36 @@ class PullUnanswered(PullWarning):
 class ConsumerGap(ConsumeError):
     """Messages of a push consumer were lost between server and client (a hole in its sequence)."""
 
-    def __init__(self, expected: int, received: int, stream_seq: int) -> None:
+    def __init__(self, expected: int, received: int, sequence: int) -> None:
         super().__init__(
-            f"consumer sequence {received} (stream sequence {stream_seq}) came where {expected} was due: "
+            f"consumer sequence {received} (stream sequence {sequence}) came where {expected} was due: "
             "messages were lost on the way; with acks the server delivers them again"
         )
         self.expected = expected
         self.received = received
-        self.stream_seq = stream_seq
+        self.sequence = sequence
 
 
 class OrderedReset(PullWarning):
     """An ordered consumer is made anew; delivery goes on behind the last message, nothing is lost."""
 
-    def __init__(self, reason: str, last_stream_seq: int) -> None:
-        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_stream_seq}")
+    def __init__(self, reason: str, last_sequence: int) -> None:
+        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_sequence}")
         self.reason = reason
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 class OrderedResetFailed(ConsumeError):
     """An ordered consumer could not be made anew in ``max_reset_attempts`` attempts."""
 
-    def __init__(self, attempts: int, reason: str, last_stream_seq: int) -> None:
+    def __init__(self, attempts: int, reason: str, last_sequence: int) -> None:
         super().__init__(
             f"ordered consumer not recovered after {attempts} attempts, last reason: {reason}; "
-            f"start a new one at sequence {last_stream_seq + 1} or raise max_reset_attempts"
+            f"start a new one at sequence {last_sequence + 1} or raise max_reset_attempts"
         )
         self.attempts = attempts
         self.reason = reason
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 _CLASSES: dict[Kind, type[StatusError]] = {

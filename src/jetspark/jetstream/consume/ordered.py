@@ -119,7 +119,7 @@ class OrderedConsumer(Consumer):
         await self.close()
 
     @property
-    def last_stream_seq(self) -> int:
+    def last_sequence(self) -> int:
         """Stream sequence of the last message received in order; 0 before the first."""
         return self._chain.flow.last_stream_seq
 

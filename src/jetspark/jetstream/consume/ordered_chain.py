@@ -67,13 +67,13 @@ class OrderedConsumerBusy(ConsumeError):
 class OrderedConsumerClosed(ConsumeError):
     """The ordered consumer was closed. Create a new one, with ``opt_start_seq`` to go on where it was."""
 
-    def __init__(self, name: str, last_stream_seq: int) -> None:
+    def __init__(self, name: str, last_sequence: int) -> None:
         super().__init__(
             f"ordered consumer {name!r} is closed; create a new one"
-            + (f" with opt_start_seq={last_stream_seq + 1}" if last_stream_seq else "")
+            + (f" with opt_start_seq={last_sequence + 1}" if last_sequence else "")
         )
         self.name = name
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 class OrderedSink(PullSink):

@@ -233,19 +233,19 @@ class PushSubscription:
 
     # The end
 
-    async def unsubscribe(self, limit: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing.
+    async def unsubscribe(self, max_messages: int = 0) -> None:
+        """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
 
         The consumer is deleted if ``subscribe`` made it, durable or not, and stays if it existed before.
-        What goes wrong with that is raised. After a limit it is deleted when the last message was taken, as
+        What goes wrong with that is raised. After that many it is deleted when the last message was taken, as
         with ``drain``.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
+        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 0:
+            raise InvalidArgument("max_messages", max_messages, "must be 0 (now) or a positive integer")
         sink = self._started
-        if limit:
+        if max_messages:
             if not sink.done:
-                sink.limit_to(limit)
+                sink.limit_to(max_messages)
             return
         if not sink.done:
             sink.stop()
