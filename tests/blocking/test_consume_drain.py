@@ -185,7 +185,7 @@ def test_a_reader_of_a_push_subscription_acks_the_rest_and_the_consumer_is_delet
 ) -> None:
     stream = consumer.stream_name
     nc = blocking.connect(server.url)
-    sub = nc.jetstream().subscribe(stream, durable="d")
+    sub = nc.jetstream().subscribe(stream)
     reader = PushReader(sub, how)
     eventually_sync(lambda: reader.seen and len(reader.seen) + sub.pending == 20)
     draining = threading.Thread(target=nc.drain)
@@ -203,7 +203,7 @@ def test_who_reads_a_push_subscription_may_drain_the_connection(
     server: Server, consumer: blocking.Consumer
 ) -> None:
     nc = blocking.connect(server.url)
-    for message in nc.jetstream().subscribe(consumer.stream_name, durable="d"):
+    for message in nc.jetstream().subscribe(consumer.stream_name):
         message.ack()
         nc.drain()
         break

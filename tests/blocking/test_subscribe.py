@@ -62,7 +62,10 @@ def test_iterate_ack_and_unsubscribe(
         assert (sub.stream_name, sub.consumer_name, sub.queue) == (stream.name, "d", "")
     assert got == list(range(500))
     assert sub.closed
-    assert list(js.consumer_names(stream.name)) == []
+    assert list(js.consumer_names(stream.name)) == ["d"], "a durable stays for the next start"
+    with js.subscribe(f"{stream.name}.>", durable="other", delete_on_close=True):
+        pass
+    assert list(js.consumer_names(stream.name)) == ["d"]
 
 
 def test_next_times_out_and_tells_of_the_end(js: blocking.JetStream, stream: blocking.Stream) -> None:

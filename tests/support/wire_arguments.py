@@ -293,6 +293,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "alarm_factor": "local",
         "pending_messages_limit": "local",
         "pending_bytes_limit": "local",
+        "delete_on_close": "local",
         "on_error": "local",
     },
     "JetStream.update_consumer": {"stream": "stream", **WITH_CONFIG},

@@ -216,6 +216,7 @@ class JetStream(Facade[AsyncJetStream]):
         alarm_factor: float = DEFAULT_ALARM_FACTOR,
         pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        delete_on_close: bool | None = None,
         on_error: ErrorListener | None = None,
     ) -> PushSubscription:
         check_plain("callback", callback)
@@ -244,6 +245,7 @@ class JetStream(Facade[AsyncJetStream]):
             alarm_factor=alarm_factor,
             pending_messages_limit=pending_messages_limit,
             pending_bytes_limit=pending_bytes_limit,
+            delete_on_close=delete_on_close,
             on_error=on_error if errors is None else errors.put,
         )
         return PushSubscription(self._engine, target, errors)

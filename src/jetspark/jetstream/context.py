@@ -282,6 +282,7 @@ class JetStream:
         alarm_factor: float = DEFAULT_ALARM_FACTOR,
         pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        delete_on_close: bool | None = None,
         on_error: ErrorListener | None = None,
     ) -> PushSubscription:
         """Subscribe to a subject of a stream with a push consumer (ADR-15).
@@ -292,8 +293,13 @@ class JetStream:
         unless there is another. ``config``: further settings of a new consumer; an existing one must agree
         with them. ``idle_heartbeat`` (seconds, at least 0.1; none by default), ``flow_control`` (needs
         ``idle_heartbeat``), ``deliver_policy`` (``all``), ``opt_start_seq`` and ``opt_start_time`` are
-        settings of the config as well. A consumer made here is deleted by ``unsubscribe`` and ``drain``, a
-        durable too; to keep it, make it with ``create_consumer`` and bind to it.
+        settings of the config as well.
+
+        ``delete_on_close``: whether ``unsubscribe``, ``drain`` and the end of the block delete the consumer
+        that this call made. By default only an ephemeral one: a durable keeps its place in the stream for the
+        next start, and a queue group's consumer serves the other members. ``True``: a durable too, as ADR-15
+        says; refused with ``queue``. ``False``: nothing; the server removes an ephemeral one when it was
+        unused for its ``inactive_threshold``. What existed before is never deleted.
 
         ``callback``: called with each message, async or not; the message is acked when it returns, unless
         ``manual_ack``. ``ordered``: each message once and in order without acks, whatever happens; see
@@ -327,6 +333,7 @@ class JetStream:
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
             opt_start_time=opt_start_time,
+            delete_on_close=delete_on_close,
         )
         if ordered:
             return await subscribe_ordered(subscription, stream, wish, options)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.errors import ConsumeError
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.models.validation import check_name
+from jetspark.jetstream.models.validation import check_flag, check_name
 from jetspark.wire.subjects import validate_filter, validate_queue
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class Wish:
     config: ConsumerConfig
     #: Fields of the config that the user has chosen, to be compared with an existing consumer.
     chosen: frozenset[str]
+    #: Whether the end of the subscription deletes the consumer, when it was made for it.
+    delete: bool
 
 
 def check_options(
@@ -162,6 +164,7 @@ def check_options(
     deliver_policy: DeliverPolicy | str | None,
     opt_start_seq: int | None,
     opt_start_time: datetime | None,
+    delete_on_close: bool | None = None,
 ) -> Wish:
     """Refuse outright what can't work (ADR-15 "Configuration"), and say what is wanted."""
     if subject:
@@ -195,7 +198,15 @@ def check_options(
     if queue:
         wanted = wanted.replace(deliver_group=queue)
     wanted = _with_filter(wanted, subject)
-    return Wish(subject or "", queue, name, consumer is not None, wanted, frozenset(chosen - _NOT_COMPARED))
+    return Wish(
+        subject=subject or "",
+        queue=queue,
+        name=name,
+        bind=consumer is not None,
+        config=wanted,
+        chosen=frozenset(chosen - _NOT_COMPARED),
+        delete=_delete(delete_on_close, queue, wanted),
+    )
 
 
 _ORDERED = frozenset(
@@ -225,8 +236,25 @@ def check_ordered(wish: Wish) -> None:
     # Explicit is what a config says when nobody chose.
     if wish.config.ack_policy not in (AckPolicy.EXPLICIT, AckPolicy.NONE):
         raise InvalidArgument("ack_policy", wish.config.ack_policy.value, "is 'none' with ordered=True")
+    if not wish.delete:
+        raise InvalidArgument("delete_on_close", False, "does not go with ordered=True")
     if wish.config.flow_control is False:
         raise InvalidArgument("flow_control", False, "is always on with ordered=True")
+
+
+def _delete(delete_on_close: bool | None, queue: str, config: ConsumerConfig) -> bool:
+    """ADR-15 deletes whatever the library made. We keep a durable unless asked: its place in the stream is
+    what it is for. A consumer of a queue group stays, since other members may still use it."""
+    if delete_on_close is None:
+        return not queue and not config.durable_name
+    check_flag("delete_on_close", delete_on_close)
+    if delete_on_close and queue:
+        raise InvalidArgument(
+            "delete_on_close",
+            True,
+            f"would end the other members of queue {queue!r}; call delete_consumer() when all have left",
+        )
+    return delete_on_close
 
 
 def _policy(
