@@ -243,7 +243,7 @@ class Tracing:
             yield (subject, *body), options, functools.partial(_end_with, span)
 
     @contextmanager
-    def _publish_many(self, client: Any, messages: Iterable[Publishing]) -> Iterator[Around]:
+    def _publish_many(self, client: Any, messages: Iterable[Any]) -> Iterator[Around]:
         """One span for all of them: its context is in every message."""
         many = [Publishing(*message) for message in messages]
         subjects = {message.subject for message in many}

@@ -101,7 +101,7 @@ KINDS: dict[str, Kind] = {
     "messages": Kind(
         [],
         [
-            *(5, [5], ["bad.x"], [Publishing(LINE)], [("bad.x", b"")]),
+            *(5, [5], ["bad.x"], [Publishing(LINE)], [("bad.x",)], [("bad.x", b"", None)]),
             *([Publishing("bad.x", *given)] for given in MANY),
         ],
     ),
