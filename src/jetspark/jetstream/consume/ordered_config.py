@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
+from jetspark.jetstream.models.field_docs import show_field_docs
 from jetspark.jetstream.models.validation import check_flag, check_name
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.wire.subjects import validate_filter
@@ -97,6 +98,9 @@ class OrderedConsumerConfig:
         if self.opt_start_seq is not None:
             return "by_start_sequence"
         return "all" if self.opt_start_time is None else "by_start_time"
+
+
+show_field_docs(OrderedConsumerConfig)
 
 
 def either(config: OrderedConsumerConfig | None, given: OrderedConsumerConfig) -> OrderedConsumerConfig:
