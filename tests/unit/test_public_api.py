@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import jetspark
+from jetspark import Stream
 
 ROOT = Path(__file__).parents[2]
 # The public modules. ARCHITECTURE.md has the same list; jetspark.cli is public as the command only.
@@ -137,7 +138,7 @@ def test_the_check_finds_a_class_that_is_not_exported() -> None:
     class Shown:
         size: int
 
-        def look(self, at: Hidden | None, how: dict[str, list[Hidden]]) -> jetspark.Stream | None: ...
+        def look(self, at: Hidden | None, how: dict[str, list[Hidden]]) -> Stream | None: ...
 
     Shown.__module__ = Shown.look.__module__ = "jetspark.somewhere"
     assert unknown("Shown", Shown) == {"Shown.look: Hidden"}
