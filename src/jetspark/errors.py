@@ -154,7 +154,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed as PullSubscriptionClosed
     from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed as PushSubscriptionClosed
     from jetspark.server.errors import (
-        ServerError as ServerError,
+        ServerProcessError as ServerProcessError,
         ServerNotFound as ServerNotFound,
         ServerReloadError as ServerReloadError,
         ServerStartError as ServerStartError,
@@ -356,7 +356,7 @@ _EXPORTS = {
     ),
     "jetspark.jetstream.subscribe.pull_subscribe": "PullSubscriptionClosed",
     "jetspark.jetstream.subscribe.subscribe": "PushSubscriptionClosed",
-    "jetspark.server.errors": "ServerError ServerNotFound ServerReloadError ServerStartError",
+    "jetspark.server.errors": "ServerNotFound ServerProcessError ServerReloadError ServerStartError",
 }
 
 if not TYPE_CHECKING:

@@ -8,7 +8,6 @@ import logging
 import pytest
 
 import jetspark
-from jetspark.connection.events import ServerError
 from jetspark.events import (
     CallbackFailed,
     Closed,
@@ -16,6 +15,7 @@ from jetspark.events import (
     Event,
     Reconnected,
     ReconnectFailed,
+    ServerError,
     SlowConsumer,
 )
 from support.helpers import eventually, unique
