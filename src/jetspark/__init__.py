@@ -12,7 +12,7 @@ from jetspark._lazy import exports
 
 if TYPE_CHECKING:
     # isort: off
-    from jetspark import errors as errors, events as events
+    from jetspark import advisories as advisories, errors as errors, events as events, models as models
     from jetspark._secret import Secret as Secret
     from jetspark.connecting import Connecting as Connecting, Connection as Connection, connect as connect
     from jetspark.connection import Msg as Msg, Subscription as Subscription
@@ -66,7 +66,7 @@ __version__ = "0.1.0"
 
 # The imports above, for run time.
 _EXPORTS = {
-    "jetspark": "errors events",
+    "jetspark": "advisories errors events models",
     "jetspark._secret": "Secret",
     "jetspark.connecting": "Connecting Connection connect",
     "jetspark.connection": "Msg Subscription",

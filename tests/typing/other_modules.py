@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import jetspark
-from jetspark import blocking, errors, events, models
+from jetspark import advisories, blocking, errors, events, models
 from jetspark.arrow import ConsumeArrow, GetArrow, consume_arrow, get_arrow
 from jetspark.metrics import MemoryMetrics, Metrics
 from jetspark.server import Cluster, Server
@@ -17,6 +17,8 @@ def names_of_the_package() -> None:
     assert_type(jetspark.errors.NotFound, type[errors.NotFound])
     assert_type(jetspark.events.Closed, type[events.Closed])
     assert_type(jetspark.StreamConfig, type[models.StreamConfig])
+    assert_type(jetspark.models.StreamState, type[models.StreamState])
+    assert_type(jetspark.advisories.NakAdvisory, type[advisories.NakAdvisory])
     assert_type(errors.StreamNotFound.registry, dict[int, type[errors.ApiError]])
     _ = jetspark.NakAdvisory  # type: ignore[attr-defined]
     _ = errors.Nothing  # type: ignore[attr-defined]
