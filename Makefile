@@ -48,6 +48,8 @@ lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@MYPYPATH=tests $(BIN)/mypy --strict src tests/support/marking.py tests/support/raw_nats.py tests/support/source_*.py tests/support/stops.py tools/run_tests.py tools/soak_tests.py
+	@$(BIN)/mypy --strict tests/typing
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 check: lint ## Everything CI checks: ruff, mypy, tests, sanitizers
 	@$(MAKE) --no-print-directory test

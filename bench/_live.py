@@ -58,7 +58,7 @@ async def _iterate(consumer: Any, count: int, size: int, limit: dict[str, Any]) 
 
 async def _batches(consumer: Any, count: int, size: int, limit: dict[str, Any]) -> None:
     got = volume = 0
-    async with consumer.consume(batches=True, stop_after=count, **limit) as batches:
+    async with consumer.consume_batches(stop_after=count, **limit) as batches:
         async for batch in batches:
             got += len(batch)
             handed_out["batches"] += 1

@@ -17,7 +17,7 @@ from typing import Any
 
 from _variants import RUN, chunk
 
-from jetspark.connection.message import Msg
+from jetspark import Msg
 from jetspark.wire.parser import Parser
 
 

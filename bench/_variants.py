@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jetspark.connection.message import Msg
+from jetspark import Msg
 from jetspark.wire.parser import Parser
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ async def ours_consume_callback(p: Params) -> Figures:
         consumer = await ours_consumer(nc, name)
         handler = Handler(count, p.size)
         started = now()
-        async with consumer.consume(callback=handler.handle, max_messages=BUFFER):
+        async with consumer.consume_with(handler.handle, max_messages=BUFFER):
             return rate(count, started, await handler.ended)
 
     return await warmed(run, p)
@@ -170,7 +170,7 @@ async def ours_batches(p: Params) -> list[Figures]:
     async def run(name: str, count: int) -> Figures:
         consumer = await ours_consumer(nc, name)
         meter = Meter(count, p.size)
-        async with consumer.consume(batches=True, max_messages=BUFFER) as batches:
+        async with consumer.consume_batches(max_messages=BUFFER) as batches:
             async for batch in batches:
                 if meter.add(len(batch), sum([len(msg.data) for msg in batch])):
                     break

@@ -326,8 +326,8 @@ def record_batches(quick: bool) -> list[Line]:
     """Parsed chunks to record batches, by the number of rows in one: what a batch costs whatever is in it."""
     from _variants import REPLY
 
+    from jetspark import Msg
     from jetspark.arrow import SCHEMA, to_record_batch
-    from jetspark.connection.message import Msg
     from jetspark.wire.columns import COLUMNAR, AnyColumns, join_columns
     from jetspark.wire.parser import Parser
 

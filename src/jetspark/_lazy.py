@@ -1,8 +1,8 @@
-"""Packages that load their parts when they are asked for (PEP 562).
+"""Modules that load their parts when they are asked for (PEP 562).
 
 A program pays at its start for what it uses: ``import jetspark`` alone loads next to nothing, and
-``jetspark.connect`` loads the connection. Type checkers see the same names as plain imports, from the
-package's ``if TYPE_CHECKING`` block.
+``jetspark.connect`` loads the connection. One table says which module each name comes from; type checkers
+read the same imports from the module's ``if TYPE_CHECKING`` block, and a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -16,23 +16,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def exports(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package. ``places``: by module, the names that it gives."""
-    homes = {name: module for module, names in places.items() for name in names.split()}
+def exports(
+    here: str, table: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of the module ``here``.
+
+    ``table``: by module, the names that it gives. Names under ``here`` itself are its submodules. Classes
+    that ``here`` defines are part of ``__all__`` too.
+    """
+    homes = {name: module for module, names in table.items() for name in names.split()}
+    package = sys.modules[here]
+    defined = [
+        name
+        for name, value in vars(package).items()
+        if isinstance(value, type) and value.__module__ == here and not name.startswith("_")
+    ]
 
     def load(name: str) -> Any:
         home = homes.get(name)
-        if home is not None:
+        if home is not None and home != here:
             value = getattr(import_module(home), name)
             # From now on it is found without us.
-            setattr(sys.modules[package], name, value)
+            setattr(package, name, value)
             return value
         # A module of the package, as if it had been imported with it.
-        if not name.startswith("__") and find_spec(f"{package}.{name}") is not None:
-            return import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if not name.startswith("__") and hasattr(package, "__path__") and find_spec(f"{here}.{name}"):
+            return import_module(f"{here}.{name}")
+        raise AttributeError(f"module {here!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(package), *homes})
 
-    return load, names
+    return load, names, sorted({*homes, *defined})

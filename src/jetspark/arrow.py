@@ -48,6 +48,14 @@ if TYPE_CHECKING:
     from jetspark.wire._speed import Rows
     from jetspark.wire.columns import AnyColumns
 
+__all__ = [
+    "SCHEMA",
+    "ConsumeArrow",
+    "GetArrow",
+    "consume_arrow",
+    "get_arrow",
+]
+
 SCHEMA = pa.schema(
     [
         pa.field("stream", pa.string()),

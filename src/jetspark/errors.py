@@ -1,14 +1,169 @@
-"""Every error that jetspark raises outside the JetStream API, named by whose fault it is.
+"""Every error that jetspark raises, named by whose fault it is: the one module to import them from.
 
 All derive from :class:`JetsparkError` and survive a round trip through pickle, because Spark ships
 exceptions from executors to the driver. Where a builtin class says the same thing (``ValueError``,
 ``TimeoutError``), ours derives from it too, so ``except TimeoutError`` works.
+
+The errors of the connection are defined here. Those of the JetStream API (:class:`ApiError`), of reading
+(:class:`ConsumeError`), of publishing and of :mod:`jetspark.server` live beside the code that raises them and
+are loaded when they are asked for.
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from jetspark._lazy import exports
+
+if TYPE_CHECKING:
+    # isort: off
+    from jetspark.jetstream.consume.consume import HandlerFailed as HandlerFailed
+    from jetspark.jetstream.consume.errors import (
+        ConsumeError as ConsumeError,
+        ConsumerDeleted as ConsumerDeleted,
+        ConsumerGap as ConsumerGap,
+        ConsumerLost as ConsumerLost,
+        LeadershipChanged as LeadershipChanged,
+        MaxAckPendingExceeded as MaxAckPendingExceeded,
+        MaxRequestBatchExceeded as MaxRequestBatchExceeded,
+        MaxRequestExpiresExceeded as MaxRequestExpiresExceeded,
+        MaxRequestMaxBytesExceeded as MaxRequestMaxBytesExceeded,
+        MaxWaitingExceeded as MaxWaitingExceeded,
+        MissedHeartbeat as MissedHeartbeat,
+        NextMessageTooLarge as NextMessageTooLarge,
+        NoConsumerResponders as NoConsumerResponders,
+        OrderedReset as OrderedReset,
+        OrderedResetFailed as OrderedResetFailed,
+        PinIdMismatch as PinIdMismatch,
+        PullRefused as PullRefused,
+        PullUnanswered as PullUnanswered,
+        PullWarning as PullWarning,
+        PushConsumerError as PushConsumerError,
+        ServerShutdown as ServerShutdown,
+        StatusError as StatusError,
+        StatusWarning as StatusWarning,
+        UnexpectedStatus as UnexpectedStatus,
+    )
+    from jetspark.jetstream.consume.ordered_chain import (
+        OrderedConsumerBusy as OrderedConsumerBusy,
+        OrderedConsumerClosed as OrderedConsumerClosed,
+    )
+    from jetspark.jetstream.errors import (
+        AccountLimitExceeded as AccountLimitExceeded,
+        ApiError as ApiError,
+        AtomicBatchDuplicate as AtomicBatchDuplicate,
+        AtomicBatchFailed as AtomicBatchFailed,
+        AtomicBatchIncomplete as AtomicBatchIncomplete,
+        AtomicPublishDisabled as AtomicPublishDisabled,
+        BadRequest as BadRequest,
+        ClusterMembership as ClusterMembership,
+        ClusterRequired as ClusterRequired,
+        ClusterUnavailable as ClusterUnavailable,
+        ClusterUnsupported as ClusterUnsupported,
+        ConsumerConfigRequired as ConsumerConfigRequired,
+        ConsumerDoesNotExist as ConsumerDoesNotExist,
+        ConsumerExists as ConsumerExists,
+        ConsumerLimitExceeded as ConsumerLimitExceeded,
+        ConsumerNotFound as ConsumerNotFound,
+        ConsumerOffline as ConsumerOffline,
+        ConsumerStoreFailed as ConsumerStoreFailed,
+        CountersDisabled as CountersDisabled,
+        ExpectationUnavailable as ExpectationUnavailable,
+        FastIngestDisabled as FastIngestDisabled,
+        FastIngestFailed as FastIngestFailed,
+        HeaderNotAllowed as HeaderNotAllowed,
+        InsufficientResources as InsufficientResources,
+        InvalidAckSettings as InvalidAckSettings,
+        InvalidConsumerConfig as InvalidConsumerConfig,
+        InvalidConsumerName as InvalidConsumerName,
+        InvalidConsumerReplicas as InvalidConsumerReplicas,
+        InvalidConsumerValue as InvalidConsumerValue,
+        InvalidCounter as InvalidCounter,
+        InvalidDeliverPolicy as InvalidDeliverPolicy,
+        InvalidDeliverSubject as InvalidDeliverSubject,
+        InvalidExpectation as InvalidExpectation,
+        InvalidExternal as InvalidExternal,
+        InvalidFilter as InvalidFilter,
+        InvalidJSON as InvalidJSON,
+        InvalidMessageTTL as InvalidMessageTTL,
+        InvalidMirror as InvalidMirror,
+        InvalidPriorityGroup as InvalidPriorityGroup,
+        InvalidReset as InvalidReset,
+        InvalidSchedule as InvalidSchedule,
+        InvalidSource as InvalidSource,
+        InvalidStreamConfig as InvalidStreamConfig,
+        InvalidStreamName as InvalidStreamName,
+        InvalidSubjectTransform as InvalidSubjectTransform,
+        JetStreamNotEnabled as JetStreamNotEnabled,
+        LimitExceeded as LimitExceeded,
+        MaximumConsumersReached as MaximumConsumersReached,
+        MessageNotFound as MessageNotFound,
+        MessageTTLDisabled as MessageTTLDisabled,
+        MessageTooLarge as MessageTooLarge,
+        MirrorNotUpdatable as MirrorNotUpdatable,
+        NoStreamResponse as NoStreamResponse,
+        NoSuitablePeers as NoSuitablePeers,
+        NotFound as NotFound,
+        PedanticError as PedanticError,
+        PublishRefused as PublishRefused,
+        PullOnly as PullOnly,
+        PushOnly as PushOnly,
+        RaftError as RaftError,
+        ReplicasNotSupported as ReplicasNotSupported,
+        RequiredApiLevel as RequiredApiLevel,
+        SchedulesDisabled as SchedulesDisabled,
+        SnapshotFailed as SnapshotFailed,
+        SourceSetupFailed as SourceSetupFailed,
+        StoreFailed as StoreFailed,
+        StreamIdentityMismatch as StreamIdentityMismatch,
+        StreamMoveConflict as StreamMoveConflict,
+        StreamNameInUse as StreamNameInUse,
+        StreamNameMismatch as StreamNameMismatch,
+        StreamNotFound as StreamNotFound,
+        StreamOffline as StreamOffline,
+        StreamOperationFailed as StreamOperationFailed,
+        StreamSealed as StreamSealed,
+        StreamSubjectsOverlap as StreamSubjectsOverlap,
+        TemplateError as TemplateError,
+        TooManyRequests as TooManyRequests,
+        Unavailable as Unavailable,
+        WorkQueueConflict as WorkQueueConflict,
+        WrongLastMessageId as WrongLastMessageId,
+        WrongLastSequence as WrongLastSequence,
+        WrongStream as WrongStream,
+    )
+    from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage as NotJetStreamMessage
+    from jetspark.jetstream.flow.fast import FastIngestBroken as FastIngestBroken
+    from jetspark.jetstream.publish.stats import (
+        PublishFailed as PublishFailed,
+        PublisherFull as PublisherFull,
+    )
+    from jetspark.jetstream.subscribe.checks import (
+        ConsumerConfigMismatch as ConsumerConfigMismatch,
+        ConsumerInUse as ConsumerInUse,
+        IncompatibleConsumer as IncompatibleConsumer,
+        NoDeliverGroup as NoDeliverGroup,
+        PullRequired as PullRequired,
+        QueueFlowControl as QueueFlowControl,
+        QueueHeartbeat as QueueHeartbeat,
+        QueueMismatch as QueueMismatch,
+        QueueRequired as QueueRequired,
+        SubjectMismatch as SubjectMismatch,
+    )
+    from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed as PullSubscriptionClosed
+    from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed as PushSubscriptionClosed
+    from jetspark.server.errors import (
+        ServerProcessError as ServerProcessError,
+        ServerNotFound as ServerNotFound,
+        ServerReloadError as ServerReloadError,
+        ServerStartError as ServerStartError,
+    )
+    # isort: on
+
+
+# Packages whose errors are exported here.
+_EXPORTED_FROM = ("jetspark.jetstream.", "jetspark.server.")
 
 
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
@@ -29,6 +184,12 @@ def _short(value: object) -> str:
 
 class JetsparkError(Exception):
     """Root of all errors of this library."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Tracebacks and pickles name this module, whatever file the class lives in: it may move.
+        if cls.__module__.startswith(_EXPORTED_FROM):
+            cls.__module__ = __name__
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default replays __init__ with .args, which breaks for every subclass with its own signature.
@@ -153,3 +314,50 @@ class ControlLineExceeded(JetsparkError, ValueError):
 
 class DrainTimeout(JetsparkError, TimeoutError):
     """Draining did not finish in ``drain_timeout``; what was left has been dropped."""
+
+
+# The imports above, for run time.
+_EXPORTS = {
+    "jetspark.jetstream.consume.consume": "HandlerFailed",
+    "jetspark.jetstream.consume.errors": (
+        "ConsumeError ConsumerDeleted ConsumerGap ConsumerLost LeadershipChanged "
+        "MaxAckPendingExceeded MaxRequestBatchExceeded MaxRequestExpiresExceeded "
+        "MaxRequestMaxBytesExceeded MaxWaitingExceeded MissedHeartbeat NextMessageTooLarge "
+        "NoConsumerResponders OrderedReset OrderedResetFailed PinIdMismatch PullRefused "
+        "PullUnanswered PullWarning PushConsumerError ServerShutdown StatusError StatusWarning "
+        "UnexpectedStatus"
+    ),
+    "jetspark.jetstream.consume.ordered_chain": "OrderedConsumerBusy OrderedConsumerClosed",
+    "jetspark.jetstream.errors": (
+        "AccountLimitExceeded ApiError AtomicBatchDuplicate AtomicBatchFailed AtomicBatchIncomplete "
+        "AtomicPublishDisabled BadRequest ClusterMembership ClusterRequired ClusterUnavailable "
+        "ClusterUnsupported ConsumerConfigRequired ConsumerDoesNotExist ConsumerExists "
+        "ConsumerLimitExceeded ConsumerNotFound ConsumerOffline ConsumerStoreFailed CountersDisabled "
+        "ExpectationUnavailable FastIngestDisabled FastIngestFailed HeaderNotAllowed "
+        "InsufficientResources InvalidAckSettings InvalidConsumerConfig InvalidConsumerName "
+        "InvalidConsumerReplicas InvalidConsumerValue InvalidCounter InvalidDeliverPolicy "
+        "InvalidDeliverSubject InvalidExpectation InvalidExternal InvalidFilter InvalidJSON "
+        "InvalidMessageTTL InvalidMirror InvalidPriorityGroup InvalidReset InvalidSchedule "
+        "InvalidSource InvalidStreamConfig InvalidStreamName InvalidSubjectTransform "
+        "JetStreamNotEnabled LimitExceeded MaximumConsumersReached MessageNotFound MessageTTLDisabled "
+        "MessageTooLarge MirrorNotUpdatable NoStreamResponse NoSuitablePeers NotFound PedanticError "
+        "PublishRefused PullOnly PushOnly RaftError ReplicasNotSupported RequiredApiLevel "
+        "SchedulesDisabled SnapshotFailed SourceSetupFailed StoreFailed StreamIdentityMismatch "
+        "StreamMoveConflict StreamNameInUse StreamNameMismatch StreamNotFound StreamOffline "
+        "StreamOperationFailed StreamSealed StreamSubjectsOverlap TemplateError TooManyRequests "
+        "Unavailable WorkQueueConflict WrongLastMessageId WrongLastSequence WrongStream"
+    ),
+    "jetspark.jetstream.flow.ack_reply": "NotJetStreamMessage",
+    "jetspark.jetstream.flow.fast": "FastIngestBroken",
+    "jetspark.jetstream.publish.stats": "PublishFailed PublisherFull",
+    "jetspark.jetstream.subscribe.checks": (
+        "ConsumerConfigMismatch ConsumerInUse IncompatibleConsumer NoDeliverGroup PullRequired "
+        "QueueFlowControl QueueHeartbeat QueueMismatch QueueRequired SubjectMismatch"
+    ),
+    "jetspark.jetstream.subscribe.pull_subscribe": "PullSubscriptionClosed",
+    "jetspark.jetstream.subscribe.subscribe": "PushSubscriptionClosed",
+    "jetspark.server.errors": "ServerNotFound ServerProcessError ServerReloadError ServerStartError",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = exports(__name__, _EXPORTS)

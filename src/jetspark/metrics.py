@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.wire.columns import AnyColumns
 
+__all__ = ["METRICS", "Labels", "MemoryMetrics", "Metrics"]
+
 logger = get_logger("metrics")
 
 Labels = Mapping[str, str]

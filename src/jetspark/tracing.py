@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from jetspark.connection.core import Core
-    from jetspark.connection.message import MsgBase
     from jetspark.connection.observer import Api
     from jetspark.connection.outbox import HeadersLike
 
+
+__all__ = ["Tracing", "extract", "inject", "process"]
 
 _W3C = TraceContextTextMapPropagator()
 
@@ -124,7 +125,7 @@ class Tracing:
     # Spans
 
     @contextmanager
-    def process(self, message: MsgBase, around: Context | None = None) -> Iterator[Span]:
+    def process(self, message: Any, around: Context | None = None) -> Iterator[Span]:
         """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
         attributes = self.attributes(_core_of_message(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,8 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, arrow, blocking
 from jetspark.arrow import SCHEMA, consume_arrow, to_record_batch
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, parse_ack_reply
+from jetspark.errors import ConsumerDeleted, InvalidArgument, NotJetStreamMessage
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.wire.columns import COLUMNAR, Columns, join_columns
 from jetspark.wire.parser import Parser
 from support.consuming import has_pending
@@ -104,6 +104,28 @@ def test_the_schema_is_what_spark_takes():
         ("headers", "map<string, list<item: string>>", True),
         ("data", "binary", True),
     ]
+
+
+async def test_it_is_a_method_of_the_consumer_too(
+    js: jetspark.JetStream, threads_js: blocking.JetStream
+) -> None:
+    """The function has what the method says, and the method all that the function can do."""
+    consumer = await make(js)
+    await js.publish(f"{consumer.stream_name}.a", b"1")
+    async with consumer.consume_arrow(columns=["data"], stop_after=1) as batches:
+        assert isinstance(batches, arrow.ConsumeArrow)
+        assert [batch.to_pylist() async for batch in batches] == [[{"data": b"1"}]]
+
+    def read_in_a_thread() -> list[Any]:
+        with make_blocking(threads_js, 2).consume_arrow(columns=["data"], stop_after=2) as batches:
+            return [row["data"] for batch in batches for row in batch.to_pylist()]
+
+    assert await asyncio.to_thread(read_in_a_thread) == [b"0", b"1"]
+    assert options_of(jetspark.Consumer.consume_arrow) == options_of(consume_arrow)
+
+
+def options_of(function: Any) -> list[tuple[str, Any]]:
+    return [(one.name, one.default) for one in inspect.signature(function).parameters.values()][1:]
 
 
 async def test_every_column(js: jetspark.JetStream) -> None:

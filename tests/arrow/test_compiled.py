@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jetspark.arrow import SCHEMA, to_record_batch
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
+from jetspark.errors import NotJetStreamMessage
 from jetspark.wire import backend
 from jetspark.wire.columns import AnyColumns, Columns, PackedColumns, join_columns
 from support.columns_wire import V1, V2, line, read

@@ -12,9 +12,14 @@ import pytest_asyncio
 import jetspark
 from jetspark import RetentionPolicy, StorageType, StreamConfig, blocking
 from jetspark.arrow import SCHEMA, get_arrow
-from jetspark.errors import ConnectionLost, InvalidArgument, ProtocolError, RequestTimeout
+from jetspark.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    JetStreamNotEnabled,
+    ProtocolError,
+    RequestTimeout,
+)
 from jetspark.jetstream.direct_columns import Page, _page_of, check_chain
-from jetspark.jetstream.errors import JetStreamNotEnabled
 from jetspark.wire.columns import Columns
 from support.fault_proxy import FaultProxy
 from support.helpers import unique

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jetspark.arrow import _positions
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
+from jetspark.errors import NotJetStreamMessage
 from jetspark.wire import Parser, backend
 from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns
 

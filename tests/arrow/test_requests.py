@@ -12,8 +12,7 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 from jetspark.arrow import DEFAULT_BUFFER, DEFAULT_THRESHOLD, ConsumeArrow, consume_arrow
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.errors import InvalidArgument, MissedHeartbeat
 from jetspark.jetstream.flow.ack_reply import num_pending
 from jetspark.server import Server
 from support.consuming import PullSpy, fill, has_pending, make_filled
@@ -53,7 +52,7 @@ async def rows(source: ConsumeArrow, count: int) -> list[int]:
 
 async def seen(js: jetspark.JetStream, spy: PullSpy) -> list[dict[str, Any]]:
     """The requests so far."""
-    await js._core.flush()
+    await js.connection.flush()
     await spy._nc.flush()
     return [await spy.next() for _ in range(spy.waiting)]
 

@@ -10,7 +10,7 @@ import pytest
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StreamConfig, blocking
 from jetspark.arrow import ConsumeArrow, consume_arrow
-from jetspark.jetstream.consume.errors import ConsumerDeleted, ConsumerLost, NoConsumerResponders
+from jetspark.errors import ConsumerDeleted, ConsumerLost, NoConsumerResponders
 from jetspark.server import Server
 from support.helpers import unique
 

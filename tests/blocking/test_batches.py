@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jetspark import ConsumerConfig, Expect, IngestGap, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, InvalidArgument
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
-from jetspark.jetstream.errors import WrongLastSequence
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscriptionClosed
+from jetspark import ConsumerConfig, Expect, StorageType, StreamConfig, blocking
+from jetspark.errors import (
+    ConnectionClosed,
+    InvalidArgument,
+    OrderedConsumerBusy,
+    OrderedConsumerClosed,
+    PullSubscriptionClosed,
+    WrongLastSequence,
+)
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jetspark.models import IngestGap
     from jetspark.server import Server
 
 Fill = Callable[[int], None]
@@ -183,7 +188,7 @@ def test_ordered_consumer_reads_in_order(stream: blocking.Stream, fill: Fill) ->
         message = ordered.next(expires=2)
         assert message is not None
         assert message.data == b"2010"
-        assert ordered.last_stream_seq == 2011
+        assert ordered.last_sequence == 2011
         assert ordered.info().config.mem_storage
         with pytest.raises(InvalidArgument, match="ordered consumer has no pause"):
             ordered.pause(datetime.now(UTC))

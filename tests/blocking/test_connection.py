@@ -255,7 +255,7 @@ def test_unsubscribe_ends_iteration_and_drops_the_rest(nc: blocking.Connection) 
 def test_unsubscribe_after_a_limit(nc: blocking.Connection) -> None:
     subject = unique("limit")
     sub = nc.subscribe(subject)
-    sub.unsubscribe(limit=3)
+    sub.unsubscribe(max_messages=3)
     for _ in range(5):
         nc.publish(subject)
     assert len(list(sub)) == 3

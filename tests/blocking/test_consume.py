@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted
+from jetspark.errors import ConnectionClosed, ConsumerDeleted, HandlerFailed, InvalidArgument, JetsparkError
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
@@ -264,7 +262,7 @@ def test_iteration_may_be_left_and_resumed(stream: blocking.Stream, fill: Fill) 
 def test_batches(stream: blocking.Stream, fill: Fill) -> None:
     fill(1000)
     got: list[int] = []
-    with durable(stream).consume(batches=True, max_messages=300, stop_after=1000) as batches:
+    with durable(stream).consume_batches(max_messages=300, stop_after=1000) as batches:
         first = next(batches)
         assert type(first[0]) is blocking.Message
         got += numbers(first)
@@ -298,7 +296,7 @@ def test_four_threads_share_batches(stream: blocking.Stream, fill: Fill) -> None
     fill(20_000)
     seen: Counter[int] = Counter()
     lock = threading.Lock()
-    with durable(stream, max_ack_pending=50_000).consume(batches=True, stop_after=20_000) as batches:
+    with durable(stream, max_ack_pending=50_000).consume_batches(stop_after=20_000) as batches:
 
         def work() -> None:
             for batch in batches:
@@ -443,7 +441,7 @@ def test_async_functions_are_refused(stream: blocking.Stream) -> None:
 
     worker = durable(stream)
     with pytest.raises(InvalidArgument, match="plain function"):
-        worker.consume(callback=handle)
+        worker.consume_with(handle)
     with pytest.raises(InvalidArgument, match="plain function"):
         worker.consume(on_error=handle)
 
@@ -460,7 +458,7 @@ def test_callback_gets_messages_in_order(stream: blocking.Stream, fill: Fill) ->
         got.append(int(msg.data))
         msg.ack()
 
-    with worker.consume(callback=handle, stop_after=500) as consuming:
+    with worker.consume_with(handle, stop_after=500) as consuming:
         consuming.wait()
     assert got == list(range(500))
     eventually_sync(lambda: worker.info().ack_floor.stream_seq == 500)
@@ -478,7 +476,7 @@ def test_callbacks_run_side_by_side(js: blocking.JetStream, stream: blocking.Str
         js.account_info()  # callbacks may use the API
         msg.ack_sync()
 
-    with durable(stream).consume(callback=handle, concurrency=4, stop_after=8) as consuming:
+    with durable(stream).consume_with(handle, concurrency=4, stop_after=8) as consuming:
         consuming.wait()
     assert names == {f"jetspark-consume-{number}" for number in range(4)}
 
@@ -493,7 +491,7 @@ def test_callback_that_raises_is_reported_and_goes_on(stream: blocking.Stream, f
             raise ValueError("two")
         msg.ack()
 
-    with worker.consume(callback=handle, on_error=errors.append, stop_after=5) as consuming:
+    with worker.consume_with(handle, on_error=errors.append, stop_after=5) as consuming:
         consuming.wait()
     (failure,) = errors
     assert isinstance(failure, HandlerFailed)
@@ -513,7 +511,7 @@ def test_callback_may_stop_its_own_consume(stream: blocking.Stream, fill: Fill) 
         if len(got) == 3:
             consuming.stop()
 
-    with durable(stream).consume(callback=handle) as consuming:
+    with durable(stream).consume_with(handle) as consuming:
         entered.set()
         consuming.wait()
         assert consuming.closed
@@ -530,7 +528,7 @@ def test_stop_waits_for_the_callback_under_way(stream: blocking.Stream, fill: Fi
         go.wait(20)
         done.append(int(msg.data))
 
-    with durable(stream).consume(callback=handle) as consuming:
+    with durable(stream).consume_with(handle) as consuming:
         assert started.wait(20)
         timer = threading.Timer(0.2, go.set)
         timer.start()
@@ -541,7 +539,7 @@ def test_stop_waits_for_the_callback_under_way(stream: blocking.Stream, fill: Fi
 
 def test_wait_raises_what_ended_it(stream: blocking.Stream) -> None:
     worker = durable(stream)
-    with worker.consume(callback=lambda msg: None) as consuming:
+    with worker.consume_with(lambda msg: None) as consuming:
         pulled(worker)
         worker.delete()
         with pytest.raises(ConsumerDeleted):
@@ -552,7 +550,7 @@ def test_close_of_the_connection_ends_callbacks(server: Server, stream: blocking
     worker = durable(stream)
     with blocking.connect(server.url) as other:
         handle = other.jetstream().get_consumer(stream.name, worker.name)
-        with handle.consume(callback=lambda msg: None, concurrency=3) as consuming:
+        with handle.consume_with(lambda msg: None, concurrency=3) as consuming:
             assert len(our_threads()) == 3
             other.close()
             consuming.wait()

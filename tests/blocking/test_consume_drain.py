@@ -10,8 +10,7 @@ from weakref import WeakSet
 import pytest
 
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
+from jetspark.errors import ConnectionClosed, DrainTimeout, JetsparkError, PushSubscriptionClosed
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def test_a_loop_gets_and_acks_what_has_arrived(
 
 def test_callbacks_get_and_ack_what_has_arrived(server: Server, consumer: blocking.Consumer) -> None:
     reader = Reader(server.url, consumer)
-    with reader.theirs.consume(callback=reader.handle, concurrency=3) as consuming:
+    with reader.theirs.consume_with(reader.handle, concurrency=3) as consuming:
         eventually_sync(lambda: consuming.pending == 17)
         draining = threading.Thread(target=reader.nc.drain)
         draining.start()
@@ -118,7 +117,7 @@ def test_a_callback_may_drain_its_connection(server: Server, consumer: blocking.
             reader.nc.drain()
             drained.set()
 
-    with reader.theirs.consume(callback=handle):
+    with reader.theirs.consume_with(handle):
         assert drained.wait(20)
     assert reader.nc.is_closed
 
@@ -186,7 +185,7 @@ def test_a_reader_of_a_push_subscription_acks_the_rest_and_the_consumer_is_delet
 ) -> None:
     stream = consumer.stream_name
     nc = blocking.connect(server.url)
-    sub = nc.jetstream().subscribe(stream, durable="d")
+    sub = nc.jetstream().subscribe(stream)
     reader = PushReader(sub, how)
     eventually_sync(lambda: reader.seen and len(reader.seen) + sub.pending == 20)
     draining = threading.Thread(target=nc.drain)
@@ -204,7 +203,7 @@ def test_who_reads_a_push_subscription_may_drain_the_connection(
     server: Server, consumer: blocking.Consumer
 ) -> None:
     nc = blocking.connect(server.url)
-    for message in nc.jetstream().subscribe(consumer.stream_name, durable="d"):
+    for message in nc.jetstream().subscribe(consumer.stream_name):
         message.ack()
         nc.drain()
         break

@@ -35,7 +35,7 @@ def test_forked_child_is_refused(
         js.atomic_batch() as batch,
         js.fast_ingest() as ingest,
         worker.consume(max_messages=50) as messages,
-        other.consume(callback=lambda msg: None) as consuming,
+        other.consume_with(lambda msg: None) as consuming,
     ):
         future = publisher.publish(subject)
         future.result(5)
@@ -83,8 +83,8 @@ def test_forked_child_is_refused(
         "worker.fetch(10, expires=60)",
         "for msg in worker.consume().__enter__(): pass",
         "next(worker.consume().__enter__())",
-        "for batch in worker.consume(batches=True).__enter__(): pass",
-        "worker.consume(callback=print).__enter__().wait()",
+        "for batch in worker.consume_batches().__enter__(): pass",
+        "worker.consume_with(print).__enter__().wait()",
         "sub.fetch(5, timeout=60)",
     ],
 )
@@ -126,6 +126,7 @@ def test_signals_while_reading_lose_nothing(
     """
     fill(60_000)
     take = "got += [int(m.data) for m in msg]" if batches else "got.append(int(msg.data))"
+    call = "consume_batches" if batches else "consume"
     process = spawn(
         server,
         f"""
@@ -142,7 +143,7 @@ def test_signals_while_reading_lose_nothing(
         with blocking.connect(URL) as nc:
             config = ConsumerConfig(ack_policy="none", mem_storage=True)
             worker = nc.jetstream().create_consumer({stream.name!r}, config)
-            with worker.consume(max_messages=200, stop_after=60_000, batches={batches}) as messages:
+            with worker.{call}(max_messages=200, stop_after=60_000) as messages:
                 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
                 while len(got) < 60_000:
                     try:
@@ -191,7 +192,7 @@ def test_interrupted_fetch_keeps_its_messages(
     "body",
     [
         "messages = worker.consume().__enter__(); next(messages)",
-        "worker.consume(callback=lambda msg: None, concurrency=3).__enter__()",
+        "worker.consume_with(lambda msg: None, concurrency=3).__enter__()",
         "import threading; ms = worker.consume().__enter__(); "
         "threading.Thread(target=lambda: list(ms), daemon=True).start()",
         "worker.consume(on_error=print).__enter__()",

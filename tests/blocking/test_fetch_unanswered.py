@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import NotConnected
-from jetspark.jetstream.consume.errors import PullUnanswered
+from jetspark.errors import NotConnected, PullUnanswered
 from support.helpers import eventually_sync
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import ConnectionClosed, JetsparkError
-from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from jetspark.errors import ConnectionClosed, JetsparkError, MessageNotFound, StreamNotFound
 from support.helpers import unique
 
 if TYPE_CHECKING:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark import PubAck, PublisherFull, PublishFailed, StorageType, StreamConfig, blocking
+from jetspark import PubAck, StorageType, StreamConfig, blocking
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
     InvalidArgument,
     JetsparkError,
+    NoStreamResponse,
     OutboundBufferFull,
+    PublisherFull,
+    PublishFailed,
 )
-from jetspark.jetstream.errors import NoStreamResponse
 from support.helpers import eventually_sync, unique
 
 if TYPE_CHECKING:

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import AckPolicy, ConsumerConfig, blocking
-from jetspark.errors import InvalidArgument, RequestTimeout
+from jetspark.errors import (
+    ConsumerDeleted,
+    ConsumerInUse,
+    InvalidArgument,
+    MissedHeartbeat,
+    OrderedReset,
+    PushSubscriptionClosed,
+    RequestTimeout,
+    UnexpectedStatus,
+)
 from jetspark.events import CallbackFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, OrderedReset, UnexpectedStatus
-from jetspark.jetstream.subscribe.checks import ConsumerInUse
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from jetspark.wire.headers import HeaderBlock
 from support.helpers import eventually_sync, unique
 
@@ -56,7 +62,10 @@ def test_iterate_ack_and_unsubscribe(
         assert (sub.stream_name, sub.consumer_name, sub.queue) == (stream.name, "d", "")
     assert got == list(range(500))
     assert sub.closed
-    assert list(js.consumer_names(stream.name)) == []
+    assert list(js.consumer_names(stream.name)) == ["d"], "a durable stays for the next start"
+    with js.subscribe(f"{stream.name}.>", durable="other", delete_on_close=True):
+        pass
+    assert list(js.consumer_names(stream.name)) == ["d"]
 
 
 def test_next_times_out_and_tells_of_the_end(js: blocking.JetStream, stream: blocking.Stream) -> None:
@@ -177,7 +186,7 @@ def test_unsubscribe_after_a_number_of_messages(
     sub = js.subscribe(f"{stream.name}.>", config=NONE)
     eventually_sync(lambda: sub.pending == 500)
     got = take(sub, before)
-    sub.unsubscribe(limit=200)
+    sub.unsubscribe(max_messages=200)
     assert got + numbers(sub) == list(range(200))
 
 

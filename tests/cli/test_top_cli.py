@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jetspark import ConsumerInfo, StreamConfig, StreamInfo
 from jetspark.cli.top.view import KEYS, ConsumerRow, Sample, StreamRow, View, lines, ordered, rows
-from jetspark.jetstream import ConsumerInfo, SequenceInfo, StreamConfig, StreamInfo, StreamState, Timestamp
+from jetspark.models import SequenceInfo, StreamState, Timestamp
 from support.cli_runner import ESCAPES, SCRIPT
 
 if TYPE_CHECKING:

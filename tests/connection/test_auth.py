@@ -12,7 +12,7 @@ import nkeys
 import pytest
 
 import jetspark
-from jetspark._secret import Secret
+from jetspark import Secret
 from jetspark.connection import events as ev
 from jetspark.connection import pool
 from jetspark.errors import AuthorizationError, ConnectionClosed, InvalidArgument, NoServersAvailable

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import jetspark
-from jetspark.connection.events import CallbackFailed, Closed
 from jetspark.errors import ConnectionClosed, DrainTimeout
+from jetspark.events import CallbackFailed, Closed
 from support.helpers import eventually, unique
 from support.monitoring import subscriptions
 from support.recorder import Recorder

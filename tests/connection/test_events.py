@@ -8,7 +8,7 @@ import logging
 import pytest
 
 import jetspark
-from jetspark.connection.events import (
+from jetspark.events import (
     CallbackFailed,
     Closed,
     Connected,

@@ -8,8 +8,8 @@ import pytest
 
 import jetspark
 from jetspark.connection import events as ev
-from jetspark.connection.events import Disconnected, PublishDropped, Reconnected, ServerError, SlowConsumer
 from jetspark.errors import ConnectionLost, ControlLineExceeded, InvalidArgument, MaxPayloadExceeded
+from jetspark.events import Disconnected, PublishDropped, Reconnected, ServerError, SlowConsumer
 from support.helpers import eventually, unique
 from support.recorder import Recorder
 

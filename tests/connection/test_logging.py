@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jetspark
 from jetspark import ConsumerConfig, StreamConfig
 from jetspark._log import fields, get_logger
-from jetspark.connection.events import PermissionViolation
 from jetspark.connection.listening import QUIET_SECONDS, Listening
+from jetspark.events import PermissionViolation
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def test_a_failing_handler_is_an_error_of_the_loop(server, caplog: pytest.
         stream = await js.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]))
         consumer = await stream.create_consumer(ConsumerConfig(durable_name="worker"))
         await js.publish(f"{name}.1")
-        async with consumer.consume(callback=fail):
+        async with consumer.consume_with(fail):
             await eventually(failures)
     (record,) = failures()
     assert (record.name, record.levelname) == ("asyncio", "ERROR")

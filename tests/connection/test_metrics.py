@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import InvalidArgument
+from jetspark import ConsumerConfig, Message, Publishing, StreamConfig, blocking
+from jetspark.errors import InvalidArgument, NoStreamResponse
 from jetspark.jetstream.consume.pull import PullSink
-from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.message import Message
-from jetspark.jetstream.publish.many import Publishing
 from jetspark.metrics import METRICS, MemoryMetrics
 from support.deliveries import settled
 from support.helpers import eventually, eventually_sync, unique
@@ -116,7 +113,7 @@ async def test_failures_of_callbacks(server, metrics) -> None:
         await eventually(lambda: read(metrics, "errors_total", type="CallbackFailed") == 1)
         js, subject, consumer = await orders(nc)
         await js.publish(subject)
-        async with consumer.consume(callback=fail):
+        async with consumer.consume_with(fail):
             await eventually(lambda: read(metrics, "errors_total", type="HandlerFailed") == 1)
 
 
@@ -247,7 +244,7 @@ def test_blocking(server, metrics) -> None:
             message.ack()
             seen.append(message)
 
-        with consumer.consume(callback=handle, concurrency=2):
+        with consumer.consume_with(handle, concurrency=2):
             eventually_sync(lambda: len(seen) == 102)
         nc.flush()
     assert read(metrics, "published_total", api="jetstream") == 101

@@ -9,9 +9,9 @@ import pytest
 
 import jetspark
 import jetspark.blocking
-from jetspark.connection.events import PermissionViolation
 from jetspark.connection.server_errors import parse_violation
 from jetspark.errors import PermissionViolationError
+from jetspark.events import PermissionViolation
 from jetspark.server import Server
 from support.helpers import FOREVER, PROMPT, eventually
 from support.monitoring import subscriptions

@@ -61,7 +61,7 @@ async def test_other_payloads_are_refused_and_nothing_is_sent(server, payload: o
     async with jetspark.connect(server.url) as nc:
         with pytest.raises(InvalidArgument) as caught:
             await nc.publish("a", payload)  # type: ignore[arg-type]
-        assert caught.value.field == "payload"
+        assert caught.value.field == "data"
         assert "encode" in caught.value.rule
         assert nc.stats.out_msgs == 0
 

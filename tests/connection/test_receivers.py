@@ -15,7 +15,7 @@ from support.helpers import eventually, unique
 from support.recorder import Recorder
 
 if TYPE_CHECKING:
-    from jetspark.connection.subscription import Subscription
+    from jetspark import Subscription
     from jetspark.server import Server
 
 CALLBACKS = (

@@ -104,7 +104,7 @@ async def test_a_limit_counts_messages_of_all_links(mortal: Server) -> None:
         await kill(mortal, recorder)
         await revive(mortal, recorder)
         # A limit given after the reconnect counts from the first subscribe on as well.
-        await late.unsubscribe(limit=5)
+        await late.unsubscribe(max_messages=5)
         for number in range(3, 10):
             await nc.publish("n", b"%d" % number)
         for sub in (early, late):

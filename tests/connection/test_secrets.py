@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import blocking
-from jetspark._secret import Secret
+from jetspark import Secret, blocking
 from jetspark.connection import events as ev
 from jetspark.connection.contexts import load_context
 from jetspark.errors import AuthorizationError, InvalidArgument, JetsparkError, NoServersAvailable

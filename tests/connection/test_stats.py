@@ -41,7 +41,7 @@ async def test_a_snapshot_does_not_change(server) -> None:
         before = nc.stats
         await nc.publish("a")
         assert (before.out_msgs, nc.stats.out_msgs) == (0, 1)
-        assert before == jetspark.Statistics(in_bytes=before.in_bytes, out_bytes=before.out_bytes)
+        assert before == jetspark.models.Statistics(in_bytes=before.in_bytes, out_bytes=before.out_bytes)
 
 
 async def test_counters_survive_a_reconnect_and_the_close(server) -> None:

@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 import jetspark
-from jetspark.connection.events import CallbackFailed
 from jetspark.errors import ConnectionClosed, InvalidArgument, RequestTimeout
+from jetspark.events import CallbackFailed
 from support.helpers import eventually, unique
 from support.monitoring import subscriptions
 from support.recorder import Recorder

@@ -15,10 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import jetspark
-from jetspark import ConsumerConfig, StreamConfig, blocking
-from jetspark.errors import InvalidArgument, NoRespondersError
-from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.publish.many import Publishing
+from jetspark import ConsumerConfig, Publishing, StreamConfig, blocking
+from jetspark.errors import InvalidArgument, NoRespondersError, NoStreamResponse
 from jetspark.metrics import MemoryMetrics
 from jetspark.tracing import Tracing, process
 from support.helpers import eventually, eventually_sync, unique
@@ -106,7 +104,7 @@ async def test_payload_may_be_given_by_name(server, spans) -> None:
     subject = unique("traced")
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
         sub = await nc.subscribe(subject)
-        await nc.publish(subject=subject, payload=b"by name")
+        await nc.publish(subject=subject, data=b"by name")
         assert (await sub.next()).data == b"by name"
     assert attributes(spans.one("publish"))["messaging.message.body.size"] == 7
 
@@ -154,7 +152,7 @@ async def test_pipelined_publishes_have_a_span_until_the_ack_of_each(server, spa
 
 async def test_a_pipelined_publish_without_an_ack_is_an_error(server, spans) -> None:
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
-        with pytest.raises(jetspark.PublishFailed):
+        with pytest.raises(jetspark.errors.PublishFailed):
             async with nc.jetstream().publisher() as publisher:
                 await publisher.publish(unique("nowhere"), b"")
     span = spans.one("publish")
@@ -275,7 +273,7 @@ async def test_a_handler_continues_the_trace_of_the_publisher(server, spans) -> 
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
         js, subject, consumer = await orders(nc)
         ack = await js.publish(subject, b"order")
-        async with consumer.consume(callback=handle):
+        async with consumer.consume_with(handle):
             await asyncio.wait_for(done.wait(), 20)
         await eventually(lambda: spans.of("process"))
     publish, handled = spans.one("publish"), spans.one("process")
@@ -301,7 +299,7 @@ async def test_a_handler_that_raises_is_an_error_and_consuming_goes_on(server, s
         js, subject, consumer = await orders(nc)
         await js.publish(subject, b"1")
         await js.publish(subject, b"2")
-        async with consumer.consume(callback=handle, on_error=failures.append):
+        async with consumer.consume_with(handle, on_error=failures.append):
             await eventually(lambda: len(failures) == 2)
     assert [type(failure.error) for failure in failures] == [LookupError, LookupError]
     assert [attributes(span)["error.type"] for span in spans.of("process")] == ["LookupError"] * 2
@@ -448,7 +446,7 @@ def test_blocking_publish_fetch_and_handler(server, spans) -> None:
         with process(batch[0]):
             batch[0].nak()
         seen: list[bytes] = []
-        with consumer.consume(callback=lambda message: seen.append(message.data)):
+        with consumer.consume_with(lambda message: seen.append(message.data)):
             eventually_sync(lambda: len(spans.of("process")) == 2)
     assert seen == [b"1"]
     published = {attributes(span)["messaging.destination.name"][-1]: span for span in spans.of("publish")}

@@ -99,17 +99,17 @@ FAILURES = {
         "callback of the subscription to 'svc.NAME' raised",
     ),
     "consume": (
-        "await js.publish(NAME + '.1')\nasync with w.consume(callback=broken):\n    await gate.wait()",
+        "await js.publish(NAME + '.1')\nasync with w.consume_with(broken):\n    await gate.wait()",
         "callback of consumer 'w' of stream 'NAME' raised on a message of 'NAME.1'",
     ),
     "consume async": (
-        "await js.publish(NAME + '.1')\nasync with w.consume(callback=broken_later):\n    await gate.wait()",
+        "await js.publish(NAME + '.1')\nasync with w.consume_with(broken_later):\n    await gate.wait()",
         "callback of consumer 'w' of stream 'NAME' raised on a message of 'NAME.1'",
     ),
     "consume with on_error": (
         "await js.publish(NAME + '.1')\n"
         "heard = []\n"
-        "async with w.consume(callback=broken, on_error=heard.append):\n"
+        "async with w.consume_with(broken, on_error=heard.append):\n"
         "    await gate.wait()\n"
         "assert [type(error).__name__ for error in heard] == ['HandlerFailed'], heard",
         "callback of consumer 'w' of stream 'NAME' raised on a message of 'NAME.1'",
@@ -138,7 +138,7 @@ FAILURES = {
     "on_error of a consume": (
         # The first message says that the server has the request, so that it will tell of the deletion.
         "await js.publish(NAME + '.1')\n"
-        "async with w.consume(callback=fine, on_error=broken):\n"
+        "async with w.consume_with(fine, on_error=broken):\n"
         "    await gate.wait()\n"
         "    gate.clear()\n"
         "    await js.delete_consumer(NAME, 'w')\n"
@@ -153,7 +153,7 @@ BLOCKING_ONLY = {
         "callback of the subscription to 'svc.NAME' raised",
     ),
     "sys.exit in a consume": (
-        "js.publish(NAME + '.1')\nwith w.consume(callback=leaves):\n    gate.wait()",
+        "js.publish(NAME + '.1')\nwith w.consume_with(leaves):\n    gate.wait()",
         "callback of consumer 'w' of stream 'NAME' raised on a message of 'NAME.1'",
     ),
     "sys.exit in a push callback": (
@@ -220,7 +220,7 @@ await sub.unsubscribe()
 """
 DELETED = """
 await js.publish(NAME + '.1')
-async with w.consume(callback=fine) as consuming:
+async with w.consume_with(fine) as consuming:
     await gate.wait()  # the server has the request, so that it will tell of the deletion
     await js.delete_consumer(NAME, 'w')
     while not consuming.closed:
@@ -327,7 +327,7 @@ def test_the_loop_of_the_program_gets_it_with_its_own_handler(server) -> None:
     said = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
     await js.publish(NAME + ".1")
-    async with w.consume(callback=broken):
+    async with w.consume_with(broken):
         await gate.wait()
     (context,) = said
     assert type(context["exception"]) is ZeroDivisionError

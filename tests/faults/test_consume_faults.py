@@ -16,9 +16,8 @@ import pytest
 
 import jetspark
 from jetspark import StorageType
-from jetspark.connection.events import LameDuck
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.consume.errors import LeadershipChanged, MissedHeartbeat, PullWarning, ServerShutdown
+from jetspark.errors import JetsparkError, LeadershipChanged, MissedHeartbeat, PullWarning, ServerShutdown
+from jetspark.events import LameDuck
 from support.consuming import durable, make
 from support.helpers import eventually, three_nodes
 from support.recorder import Recorder
@@ -26,8 +25,7 @@ from support.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from jetspark import Consumer
-    from jetspark.jetstream.message import Message
+    from jetspark import Consumer, Message
     from jetspark.server import Cluster, Server
 
 COUNT = 1200
@@ -88,8 +86,8 @@ async def store(js: jetspark.JetStream, **options: Any) -> Consumer:
 @asynccontextmanager
 async def consuming(consumer: Consumer, patience: float = 5.0) -> AsyncIterator[Tally]:
     tally = Tally(patience)
-    async with consumer.consume(
-        callback=tally.handle,
+    async with consumer.consume_with(
+        tally.handle,
         concurrency=8,
         max_messages=50,
         expires=4,

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark.connection.events import LameDuck
 from jetspark.errors import JetsparkError
+from jetspark.events import LameDuck
 from jetspark.jetstream.publish import acks as publisher_acks
 from support.fault_table import Outcome, Row, Scale, check
 from support.fault_workload import BlockingWorkload, Workload, audit, within

@@ -17,9 +17,9 @@ import pytest
 
 import jetspark
 from jetspark import StorageType, StreamConfig
-from jetspark.connection.events import Disconnected, ReconnectFailed
 from jetspark.connection.requests import RequestInbox
 from jetspark.connection.sink import Router
+from jetspark.events import Disconnected, ReconnectFailed
 from jetspark.server import Server
 from support.fault_loads import OPTIONS, AsyncLoad, BlockingLoad, Load
 from support.fault_proxy import FaultProxy

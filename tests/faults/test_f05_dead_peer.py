@@ -17,15 +17,14 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.connection.events import Disconnected
-from jetspark.errors import ConnectionLost, JetsparkError
-from jetspark.jetstream.consume.errors import PullWarning
+from jetspark.errors import ConnectionLost, JetsparkError, PullWarning
+from jetspark.events import Disconnected
 from support.fault_table import Outcome, Row, Scale, check
 from support.fault_workload import within
 from support.helpers import Stalls, three_nodes, unique, until_answered
 
 if TYPE_CHECKING:
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
     from jetspark.server import Cluster, Server
 
 # Beside what the machine kept us waiting, by Stalls. Far less than the interval that it is added to.
@@ -80,8 +79,8 @@ class Consumes(Base):
         )
         js = self.nc.jetstream(timeout=2)
         consumer = await until_answered(lambda: js.create_consumer(stream, durable("consume")))
-        self.consume = consumer.consume(
-            callback=self._take, idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
+        self.consume = consumer.consume_with(
+            self._take, idle_heartbeat=HEARTBEAT, expires=10, on_error=self.errors.append
         )
         await self.consume.__aenter__()
 

@@ -12,14 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 import jetspark
-from jetspark.connection.events import Disconnected, Reconnected, ReconnectFailed
+from jetspark.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.server import Server
 from support.fault_table import Outcome, Row, Scale, check
 from support.fault_workload import within
 from support.helpers import Stalls
 
 if TYPE_CHECKING:
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
 
 BACK = 5.0
 FAILURES = 4

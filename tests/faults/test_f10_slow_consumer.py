@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.connection.events import SlowConsumer
+from jetspark.events import SlowConsumer
 from jetspark.server import Server
 from support.fault_table import Outcome, Row, Scale, check
 from support.footprint import rss
@@ -25,7 +25,7 @@ from support.helpers import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
 
 SIZE = 1000
 LIMIT = 1000
@@ -295,7 +295,7 @@ class Table:
         subject = await self.stream("PULL")
         async with jetspark.connect(self.url, listener=reader.listen) as nc:
             consumer = await nc.jetstream().create_consumer("PULL", ConsumerConfig(durable_name="worker"))
-            async with consumer.consume(callback=reader.handle_and_ack, max_messages=LIMIT) as running:
+            async with consumer.consume_with(reader.handle_and_ack, max_messages=LIMIT) as running:
                 reader.pending = lambda: running.pending
                 await flood.stored(subject)
                 reader.hurry()

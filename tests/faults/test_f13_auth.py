@@ -18,7 +18,7 @@ import pytest
 import jetspark
 from jetspark import blocking
 from jetspark.connection import pool
-from jetspark.connection.events import AuthExpired, Closed, Disconnected, ReconnectFailed
+from jetspark.events import AuthExpired, Closed, Disconnected, ReconnectFailed
 from jetspark.spark import connections
 from jetspark.spark.source.batch_reader import JetStreamReader
 from jetspark.spark.source.options import parse_source
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
 
 LIMIT = 2.0
 # Of the short form, which shares the machine with other tests: it does not hang.

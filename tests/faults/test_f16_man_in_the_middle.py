@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jetspark
 from jetspark import blocking
-from jetspark.connection.events import Disconnected, Reconnected
+from jetspark.events import Disconnected, Reconnected
 from jetspark.server import Server, ServerTLS
 from support.catchers import TLSServer
 from support.fault_proxy import FaultProxy

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark.connection.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.connection.transport import Link
 from jetspark.errors import TLSError
+from jetspark.events import Disconnected, Reconnected, ReconnectFailed
 from jetspark.server import Server, ServerTLS
 from support.catchers import PlainServer, info
 from support.fault_proxy import FaultProxy

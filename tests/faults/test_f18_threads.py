@@ -10,8 +10,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jetspark import PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, JetsparkError
+from jetspark import StorageType, StreamConfig, blocking
+from jetspark.errors import ConnectionLost, JetsparkError, PublishFailed
 from jetspark.server import Server
 from support.fault_table import Outcome, Row, Scale, check
 from support.helpers import unique

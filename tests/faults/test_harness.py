@@ -15,13 +15,13 @@ from faults.test_f01_server_kills import server_kills
 from faults.test_f05_dead_peer import dead_peer
 from faults.test_f09_storm import storm
 from faults.test_f20_until_empty import until_empty
+from jetspark import Headers
 from jetspark.connection import core, sink
 from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.flow.actions import NOTHING
 from jetspark.jetstream.flow.pull import PullFlow
 from jetspark.jetstream.message import MessageBase
 from jetspark.jetstream.publish import publisher
-from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
     from support.fault_table import Outcome

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark.connection.subscription import Subscription
+from jetspark import Subscription
 from jetspark.jetstream.consume.pull import PullTarget
 from support.fault_table import FOLDER, Row, Scale, perform
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jetspark import Message
 from jetspark.connection.sink import Router
 from jetspark.jetstream.consume.pull import Stash
 from jetspark.jetstream.flow.actions import NOTHING
 from jetspark.jetstream.flow.pull import PullFlow
-from jetspark.jetstream.message import Message
 from jetspark.server import Server
 from support.work_sequences import Host, Sequence
 

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jetspark
-from jetspark.errors import JetsparkError, NotConnected
-from jetspark.jetstream.consume.errors import PullUnanswered
+from jetspark.errors import JetsparkError, NotConnected, PullUnanswered
 from support.consuming import make
 from support.lossy_proxy import LossyProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark import OrderedConsumer, Stream
-    from jetspark.jetstream.message import Message
+    from jetspark import Message, OrderedConsumer, Stream
     from jetspark.server import Server
 
 ROUNDS = 12
@@ -42,9 +40,7 @@ class Chaos:
         while not self.ended:
             count = self.random.choice([1, 5, 50, 500])
             for _ in range(count):
-                await js._core.message_owner.publish(
-                    f"{self.stream.name}.a", b"x" * self.random.choice([1, 100])
-                )
+                await js.connection.publish(f"{self.stream.name}.a", b"x" * self.random.choice([1, 100]))
             self.stored += count
             await asyncio.sleep(self.random.random() * 0.05)
         await js.publish(f"{self.stream.name}.a", b"the last")
@@ -92,9 +88,7 @@ class Chaos:
         buffer, limit = self.random.choice([1, 10, 500]), self.random.choice([None, 100, 1000])
         with contextlib.suppress(TimeoutError):
             async with (
-                self.consumer.consume(
-                    expires=1, batches=True, max_messages=buffer, stop_after=limit
-                ) as batches,
+                self.consumer.consume_batches(expires=1, max_messages=buffer, stop_after=limit) as batches,
                 asyncio.timeout(self.random.random() * 2),
             ):
                 async for batch in batches:

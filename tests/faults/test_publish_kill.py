@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, MaxPayloadExceeded
+from jetspark import StorageType, StreamConfig, blocking
+from jetspark.errors import ConnectionLost, MaxPayloadExceeded, PublishFailed
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:

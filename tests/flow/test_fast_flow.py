@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetspark.errors import ConnectionClosed, ConnectionLost, ProtocolError, RequestTimeout
-from jetspark.jetstream.errors import (
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    FastIngestBroken,
     FastIngestDisabled,
     FastIngestFailed,
     MessageTooLarge,
     NoStreamResponse,
+    ProtocolError,
+    RequestTimeout,
     RequiredApiLevel,
     WrongLastSequence,
 )
@@ -26,13 +30,12 @@ from jetspark.jetstream.flow.fast import (
     START,
     Action,
     FastFlow,
-    FastIngestBroken,
-    IngestGap,
     Report,
     SendEnd,
     SendPing,
     State,
 )
+from jetspark.models import IngestGap
 
 LOST = ConnectionLost("gone")
 

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flow.flow_harness import conclusions, warnings
-from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import OrderedReset, OrderedResetFailed
+from jetspark.errors import InvalidArgument, JetsparkError, OrderedReset, OrderedResetFailed
 from jetspark.jetstream.flow.actions import Action, Conclude, CreateConsumer, DeleteConsumer
 from jetspark.jetstream.flow.ordered import PACE, OrderedFlow, OrderedState, Verdict
 
@@ -279,7 +278,7 @@ def test_max_reset_attempts_conclude_with_an_error_that_names_them() -> None:
         flow.on_timer(now)
     (end,) = conclusions(flow.on_create_failed(flow.serial, JetsparkError("boom"), now))
     assert isinstance(end.error, OrderedResetFailed)
-    assert (end.error.attempts, end.error.last_stream_seq) == (3, 30)
+    assert (end.error.attempts, end.error.last_sequence) == (3, 30)
     assert "boom" in str(end.error)
     assert flow.on_reconnect(now) == flow.on_timer(now + 100) == flow.stop(now) == ()
 

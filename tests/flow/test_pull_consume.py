@@ -170,10 +170,10 @@ def test_nothing_is_sent_before_start() -> None:
 @pytest.mark.parametrize(
     ("description", "error"),
     [
-        ((400, "Bad Request - heartbeat value too large"), errors.BadRequest),
+        ((400, "Bad Request - heartbeat value too large"), errors.PullRefused),
         ((409, "Consumer Deleted"), errors.ConsumerDeleted),
         ((409, "Consumer is push based"), errors.PushConsumerError),
-        ((412, "Required Api Level"), errors.BadRequest),
+        ((412, "Required Api Level"), errors.PullRefused),
     ],
 )
 def test_errors_conclude_and_keep_what_is_buffered(
@@ -409,7 +409,7 @@ def test_a_message_larger_than_the_room_waits_for_room_without_a_loop() -> None:
 def test_a_message_larger_than_any_request_is_warned_about_and_retried_with_backoff() -> None:
     sim, _ = consuming(max_bytes=1000)
     told = sim.status(409, "Message Size Exceeds MaxBytes", (1_000_000, 1000))
-    assert [type(w) for w in warnings(told)] == [errors.MessageTooLarge]
+    assert [type(w) for w in warnings(told)] == [errors.NextMessageTooLarge]
     assert pulls(told) == []
     assert [pull.max_bytes for pull in pulls(sim.advance(0.1))] == [1000]
 
@@ -417,7 +417,7 @@ def test_a_message_larger_than_any_request_is_warned_about_and_retried_with_back
 def test_a_message_larger_than_the_per_request_cap_is_retried_with_backoff() -> None:
     sim, _ = consuming(max_messages=10, max_bytes_per_request=100)
     told = sim.status(409, "Message Size Exceeds MaxBytes", (10, 100))
-    assert [type(w) for w in warnings(told)] == [errors.MessageTooLarge]
+    assert [type(w) for w in warnings(told)] == [errors.NextMessageTooLarge]
     assert pulls(told) == []
     assert len(pulls(sim.advance(0.1))) == 1
 

@@ -91,7 +91,7 @@ def test_quiet_statuses_conclude_with_what_is_there(
 @pytest.mark.parametrize(
     ("code", "description", "error"),
     [
-        (400, "Bad Request", errors.BadRequest),
+        (400, "Bad Request", errors.PullRefused),
         (409, "Consumer Deleted", errors.ConsumerDeleted),
         (409, "Consumer is push based", errors.PushConsumerError),
         (409, "Exceeded MaxRequestBatch of 1", errors.MaxRequestBatchExceeded),
@@ -124,7 +124,7 @@ def test_heartbeats_and_information_end_nothing() -> None:
 def test_a_fetch_that_can_never_fit_says_so() -> None:
     sim, _ = fetching(max_bytes=10)
     told = sim.status(409, "Message Size Exceeds MaxBytes", (1_000_000, 10))
-    assert ends(told) == [errors.MessageTooLarge]
+    assert ends(told) == [errors.NextMessageTooLarge]
 
 
 def test_the_client_side_deadline_is_later_than_expires_and_keeps_partial_results() -> None:

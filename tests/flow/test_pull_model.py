@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flow.model_server import MAX_WAITING, ModelServer
-from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.errors import MissedHeartbeat
 from jetspark.jetstream.flow.actions import ChangeInbox, Conclude, SendPull, Warn
 from jetspark.jetstream.flow.options import PullOptions
 from jetspark.jetstream.flow.pull import MAX_REQUESTS, PullFlow, State

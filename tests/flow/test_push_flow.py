@@ -125,7 +125,7 @@ def test_a_gap_is_told_with_the_message_behind_it() -> None:
     flow = started(first_sequence=1)
     (gap,) = warnings(flow.on_messages(3, 4, 6, 40, NOW))
     assert isinstance(gap, errors.ConsumerGap)
-    assert (gap.expected, gap.received, gap.stream_seq) == (1, 4, 40)
+    assert (gap.expected, gap.received, gap.sequence) == (1, 4, 40)
 
 
 def test_a_gap_before_the_first_message_of_a_new_consumer() -> None:

@@ -19,8 +19,7 @@ from support.helpers import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from jetspark import Consumer
-    from jetspark.jetstream.message import Message
+    from jetspark import Consumer, Message
     from jetspark.server import Server
 
 #: Every ack that ends a delivery.

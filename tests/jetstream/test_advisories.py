@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import (
+from jetspark import ConsumerConfig, PriorityPolicy, RetentionPolicy, StreamConfig, blocking
+from jetspark.advisories import (
     AckMetric,
     Advisory,
     AdvisoryAction,
     ApiAuditAdvisory,
     BatchAbandonedAdvisory,
     ConsumerActionAdvisory,
-    ConsumerConfig,
     ConsumerLeaderAdvisory,
     ConsumerPauseAdvisory,
     ConsumerQuorumLostAdvisory,
@@ -26,19 +26,14 @@ from jetspark import (
     GroupUnpinnedAdvisory,
     MaxDeliveriesAdvisory,
     NakAdvisory,
-    PriorityPolicy,
-    RetentionPolicy,
     StreamActionAdvisory,
-    StreamConfig,
     StreamLeaderAdvisory,
     StreamQuorumLostAdvisory,
     TerminatedAdvisory,
-    blocking,
     decode_advisory,
 )
-from jetspark.errors import ConnectionClosed, InvalidArgument, ProtocolError, RequestTimeout
+from jetspark.errors import ConnectionClosed, InvalidArgument, MessageNotFound, ProtocolError, RequestTimeout
 from jetspark.jetstream.advisory.feed import feed_subjects
-from jetspark.jetstream.errors import MessageNotFound
 from jetspark.jetstream.models.advisories import KINDS
 from support.consuming import durable, fill, make, make_filled
 from support.helpers import eventually, unique
@@ -46,7 +41,7 @@ from support.helpers import eventually, unique
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Cluster, Server
 
 

@@ -10,18 +10,15 @@ import pytest
 import pytest_asyncio
 
 import jetspark
-from jetspark import (
-    ConsumerConfig,
-    ConsumerLimits,
-    RetentionPolicy,
-    StorageType,
-    Stream,
-    StreamConfig,
-    StreamSource,
+from jetspark import ConsumerConfig, RetentionPolicy, StorageType, Stream, StreamConfig, StreamSource, errors
+from jetspark.errors import (
+    ApiError,
+    JetStreamNotEnabled,
+    NoStreamResponse,
+    PermissionViolationError,
+    RequestTimeout,
 )
-from jetspark.errors import PermissionViolationError, RequestTimeout
-from jetspark.jetstream import errors
-from jetspark.jetstream.errors import ApiError, JetStreamNotEnabled, NoStreamResponse
+from jetspark.models import ConsumerLimits
 from jetspark.server import Server
 
 if TYPE_CHECKING:

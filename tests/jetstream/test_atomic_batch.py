@@ -11,20 +11,18 @@ import pytest
 import jetspark
 from jetspark import AtomicBatch, Expect, PubAck, StreamConfig
 from jetspark.errors import (
-    ConnectionClosed,
-    ConnectionLost,
-    InvalidArgument,
-    MaxPayloadExceeded,
-    PermissionViolationError,
-    RequestTimeout,
-)
-from jetspark.jetstream.errors import (
     AtomicBatchDuplicate,
     AtomicBatchFailed,
     AtomicBatchIncomplete,
     AtomicPublishDisabled,
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidArgument,
+    MaxPayloadExceeded,
     MessageTooLarge,
     NoStreamResponse,
+    PermissionViolationError,
+    RequestTimeout,
     TooManyRequests,
     WrongLastSequence,
 )

@@ -10,10 +10,9 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy, Consumer, ConsumerConfig, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, InvalidArgument
+from jetspark.errors import ConnectionLost, ConsumerDeleted, InvalidArgument, PushConsumerError
 from jetspark.jetstream.consume import columnar
 from jetspark.jetstream.consume.columnar import ColumnarSink, ConsumeColumns
-from jetspark.jetstream.consume.errors import ConsumerDeleted, PushConsumerError
 from jetspark.jetstream.consume.pull import PullSink
 from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.jetstream.flow.options import PullOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,17 +124,26 @@ async def test_options_of_a_request(
         ({"idle_heartbeat": 20}, "idle_heartbeat"),
         ({"stop_after": 0}, "stop_after"),
         ({"max_bytes": 10, "max_bytes_per_request": 5}, "max_bytes_per_request"),
-        ({"concurrency": 2}, "concurrency"),
-        ({"batches": True, "callback": print}, "batches"),
-        ({"callback": 5}, "callback"),
-        ({"callback": print, "concurrency": 0}, "concurrency"),
-        ({"callback": print, "concurrency": True}, "concurrency"),
     ],
 )
 async def test_options_that_can_not_work(js: jetspark.JetStream, options: dict[str, Any], field: str) -> None:
     _, consumer = await make_filled(js, 0)
+    for call in (consumer.consume, consumer.consume_batches, partial(consumer.consume_with, print)):
+        with pytest.raises(InvalidArgument) as caught:
+            call(**options)
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("callback", "concurrency", "field"),
+    [(5, 1, "callback"), (print, 0, "concurrency"), (print, True, "concurrency")],
+)
+async def test_callbacks_that_can_not_work(
+    js: jetspark.JetStream, callback: Any, concurrency: Any, field: str
+) -> None:
+    _, consumer = await make_filled(js, 0)
     with pytest.raises(InvalidArgument) as caught:
-        consumer.consume(**options)
+        consumer.consume_with(callback, concurrency=concurrency)
     assert caught.value.field == field
 
 
@@ -249,7 +259,7 @@ async def test_a_threshold_of_bytes(js: jetspark.JetStream, server: Server) -> N
         await eventually(lambda: messages.pending >= 9)
         assert (await spy.next())["max_bytes"] == 10 * size
         await take(messages, 6)
-        await js._core.flush()
+        await js.connection.flush()
         assert spy.waiting == 0
         await take(messages, 2)
         assert 7 * size <= (await spy.next())["max_bytes"] <= 9 * size

@@ -10,16 +10,13 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import DrainTimeout, NoServersAvailable
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import ConsumerDeleted
+from jetspark.errors import ConsumerDeleted, DrainTimeout, HandlerFailed, NoServersAvailable
 from support.consuming import fill, make_filled, numbers
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
+    from jetspark import Consumer, Message
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
 
@@ -42,7 +39,7 @@ async def test_messages_in_order_to_an_async_callback(
         got.append(int(message.data))
         await message.ack()
 
-    async with consumer.consume(callback=handle, **options) as messages:
+    async with consumer.consume_with(handle, **options) as messages:
         await eventually(lambda: len(got) == 50)
         await fill(js, stream, 50, start=50)
         await eventually(lambda: len(got) == 100)
@@ -54,7 +51,7 @@ async def test_messages_in_order_to_an_async_callback(
 async def test_a_plain_function_as_callback(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1000, ack_policy=AckPolicy.NONE)
     got: list[Message] = []
-    async with consumer.consume(callback=got.append, stop_after=1000) as messages:
+    async with consumer.consume_with(got.append, stop_after=1000) as messages:
         await messages.wait()
     assert numbers(got) == list(range(1000))
 
@@ -76,7 +73,7 @@ async def test_concurrency_is_real_and_bounded(js: jetspark.JetStream) -> None:
         running -= 1
         await message.ack()
 
-    async with consumer.consume(callback=handle, concurrency=5, stop_after=60) as messages:
+    async with consumer.consume_with(handle, concurrency=5, stop_after=60) as messages:
         async with asyncio.timeout(10):
             await messages.wait()
     assert most == 5
@@ -96,7 +93,7 @@ async def test_one_at_a_time_by_default(js: jetspark.JetStream) -> None:
         running -= 1
         got.append(int(message.data))
 
-    async with consumer.consume(callback=handle, stop_after=20) as messages:
+    async with consumer.consume_with(handle, stop_after=20) as messages:
         await messages.wait()
     assert got == list(range(20))
 
@@ -112,7 +109,7 @@ async def test_a_callback_that_raises_is_reported_and_consuming_goes_on(js: jets
         got.append(int(message.data))
         await message.ack()
 
-    async with consumer.consume(callback=handle, on_error=seen.append, stop_after=5) as messages:
+    async with consumer.consume_with(handle, on_error=seen.append, stop_after=5) as messages:
         await messages.wait()
     assert got == [0, 1, 3, 4]
     (failure,) = seen
@@ -138,7 +135,7 @@ async def test_a_callback_that_waits_for_something_cancelled_does_not_end_it(js:
             await never
         got.append(int(message.data))
 
-    async with consumer.consume(callback=handle, on_error=seen.append, stop_after=3) as messages:
+    async with consumer.consume_with(handle, on_error=seen.append, stop_after=3) as messages:
         async with asyncio.timeout(5):
             await messages.wait()
     assert got == [1, 2]
@@ -156,7 +153,7 @@ async def test_an_error_listener_that_raises_harms_nothing(
     def listener(error: JetsparkError) -> None:
         raise ZeroDivisionError
 
-    async with consumer.consume(callback=handle, on_error=listener, stop_after=2) as messages:
+    async with consumer.consume_with(handle, on_error=listener, stop_after=2) as messages:
         await messages.wait()
     assert "on_error of consumer 'worker' of stream" in caplog.text
 
@@ -175,7 +172,7 @@ async def test_an_async_error_listener_is_awaited(
         seen.append(error)
         raise ZeroDivisionError
 
-    async with consumer.consume(callback=handle, on_error=listener, stop_after=2) as messages:
+    async with consumer.consume_with(handle, on_error=listener, stop_after=2) as messages:
         await messages.wait()
         await eventually(lambda: len(seen) == 2)
     assert "on_error of consumer 'worker' of stream" in caplog.text
@@ -193,7 +190,7 @@ async def test_an_error_listener_may_stop_it(js: jetspark.JetStream) -> None:
     async def listener(error: JetsparkError) -> None:
         await messages.stop()
 
-    messages = consumer.consume(callback=handle, on_error=listener, max_messages=10)
+    messages = consumer.consume_with(handle, on_error=listener, max_messages=10)
     async with messages, asyncio.timeout(5):
         await messages.wait()
     assert messages.closed
@@ -210,7 +207,7 @@ async def test_stop_from_inside_the_callback(js: jetspark.JetStream) -> None:
         if len(got) == 5:
             await messages.stop()
 
-    messages = consumer.consume(callback=handle)
+    messages = consumer.consume_with(handle)
     async with messages, asyncio.timeout(5):
         await messages.wait()
     assert got == [0, 1, 2, 3, 4]
@@ -230,7 +227,7 @@ async def test_several_callbacks_may_stop_it_at_once(js: jetspark.JetStream) -> 
         await both.wait()
         await messages.stop()
 
-    messages = consumer.consume(callback=handle, concurrency=2)
+    messages = consumer.consume_with(handle, concurrency=2)
     async with asyncio.timeout(5), messages:
         await messages.wait()
     assert inside == 2
@@ -248,7 +245,7 @@ async def test_stop_finishes_callbacks_under_way_and_starts_no_others(js: jetspa
         await message.ack()
         finished.append(int(message.data))
 
-    async with consumer.consume(callback=handle, concurrency=3) as messages:
+    async with consumer.consume_with(handle, concurrency=3) as messages:
         await eventually(lambda: len(started) == 3)
         stopping = asyncio.create_task(messages.stop())
         await eventually(lambda: messages.closed)
@@ -269,7 +266,7 @@ async def test_drain_hands_everything_to_the_callback_and_wait_ends(js: jetspark
         got.append(int(message.data))
         await message.ack()
 
-    async with consumer.consume(callback=handle) as messages:
+    async with consumer.consume_with(handle) as messages:
         await eventually(lambda: messages.pending == 19)
         await messages.drain()
         waiting = asyncio.create_task(messages.wait())
@@ -292,7 +289,7 @@ async def test_drain_from_inside_the_callback(js: jetspark.JetStream) -> None:
             await messages.drain()
         got.append(int(message.data))
 
-    messages = consumer.consume(callback=handle)
+    messages = consumer.consume_with(handle)
     async with messages, asyncio.timeout(5):
         await eventually(lambda: bool(got))
         await messages.wait()
@@ -301,7 +298,7 @@ async def test_drain_from_inside_the_callback(js: jetspark.JetStream) -> None:
 
 async def test_waiting_for_one_that_has_ended(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1)
-    async with consumer.consume(callback=lambda message: None) as messages:
+    async with consumer.consume_with(lambda message: None) as messages:
         await messages.stop()
         await messages.wait()
         await messages.wait()
@@ -312,7 +309,7 @@ async def test_deleting_the_consumer_is_told_and_raised_by_wait(js: jetspark.Jet
     _, consumer = await make_filled(js, 3)
     seen: list[JetsparkError] = []
     got: list[Message] = []
-    async with consumer.consume(callback=got.append, on_error=seen.append) as messages:
+    async with consumer.consume_with(got.append, on_error=seen.append) as messages:
         await eventually(lambda: len(got) == 3)
         await consumer.delete()
         with pytest.raises(ConsumerDeleted):
@@ -324,7 +321,7 @@ async def test_deleting_the_consumer_is_told_and_raised_by_wait(js: jetspark.Jet
 async def test_an_error_that_ends_it_is_told_although_nobody_waits(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 0)
     seen: list[JetsparkError] = []
-    async with consumer.consume(callback=lambda message: None, on_error=seen.append) as messages:
+    async with consumer.consume_with(lambda message: None, on_error=seen.append) as messages:
 
         async def waits() -> bool:
             return (await consumer.info()).num_waiting == 1
@@ -341,7 +338,7 @@ async def test_closing_the_connection_ends_it(server: Server) -> None:
     _, consumer = await make_filled(nc.jetstream(), 3)
     got: list[Message] = []
     seen: list[JetsparkError] = []
-    async with consumer.consume(callback=got.append, on_error=seen.append) as messages:
+    async with consumer.consume_with(got.append, on_error=seen.append) as messages:
         await eventually(lambda: len(got) == 3)
         await nc.close()
         await messages.wait()
@@ -363,8 +360,8 @@ async def test_two_of_them_share_the_messages(js: jetspark.JetStream) -> None:
         return handle
 
     async with (
-        consumer.consume(callback=handler(first), max_messages=10),
-        consumer.consume(callback=handler(second), max_messages=10),
+        consumer.consume_with(handler(first), max_messages=10),
+        consumer.consume_with(handler(second), max_messages=10),
     ):
         await eventually(lambda: len(first) + len(second) == 500)
     assert sorted(first + second) == list(range(500))
@@ -382,7 +379,7 @@ async def test_a_message_taken_twice_is_acked_once(js: jetspark.JetStream, nc: j
         await message.ack()
         await message.nak()
 
-    async with consumer.consume(callback=handle, stop_after=30, concurrency=4) as messages:
+    async with consumer.consume_with(handle, stop_after=30, concurrency=4) as messages:
         await messages.wait()
     await nc.flush()
     assert acks.pending_messages == 30
@@ -393,7 +390,7 @@ async def test_a_connection_lost_for_good_is_told_and_raised_by_wait(own_server:
         _, consumer = await make_filled(nc.jetstream(), 3)
         got: list[Message] = []
         seen: list[JetsparkError] = []
-        async with consumer.consume(callback=got.append, on_error=seen.append) as messages:
+        async with consumer.consume_with(got.append, on_error=seen.append) as messages:
             await eventually(lambda: len(got) == 3)
             own_server.kill()
             with pytest.raises(NoServersAvailable):
@@ -422,7 +419,7 @@ async def test_draining_the_connection_lets_callbacks_finish_what_has_arrived(
             theirs: Consumer = await other.jetstream().create_ordered_consumer(stream.name)
         else:
             theirs = await other.jetstream().get_consumer(stream.name, "worker")
-        async with theirs.consume(callback=handle, on_error=seen.append) as messages:
+        async with theirs.consume_with(handle, on_error=seen.append) as messages:
             await eventually(lambda: messages.pending == 19)
             go.set()
             await other.drain()
@@ -446,7 +443,7 @@ async def test_a_callback_may_drain_its_connection(js: jetspark.JetStream, serve
 
     other = await jetspark.connect(server.url)
     theirs = await other.jetstream().get_consumer(stream.name, "worker")
-    async with asyncio.timeout(5), theirs.consume(callback=handle) as messages:
+    async with asyncio.timeout(5), theirs.consume_with(handle) as messages:
         await messages.wait()
     assert other.is_closed
     assert calls >= 3
@@ -463,7 +460,7 @@ async def test_a_callback_that_does_not_end_is_named_when_the_drain_times_out(
 
     async with jetspark.connect(server.url, drain_timeout=0.3) as other:
         theirs = await other.jetstream().get_consumer(stream.name, "worker")
-        async with theirs.consume(callback=handle) as messages:
+        async with theirs.consume_with(handle) as messages:
             await eventually(lambda: messages.pending == 4)
             with pytest.raises(DrainTimeout):
                 await other.drain()

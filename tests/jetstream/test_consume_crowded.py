@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import AckPolicy
-from jetspark.jetstream.consume.errors import MaxWaitingExceeded
+from jetspark.errors import MaxWaitingExceeded
 from support.consuming import fill, make_filled, numbers, take, waiting
 from support.helpers import eventually
 
@@ -60,9 +60,9 @@ async def test_as_many_workers_as_requests_may_wait(js: jetspark.JetStream) -> N
     options: dict[str, Any] = {"max_messages": 10, "threshold_messages": 2, "on_error": seen.append}
     async with (
         asyncio.timeout(20),
-        consumer.consume(callback=handle, **options),
-        consumer.consume(callback=handle, **options),
-        consumer.consume(callback=handle, **options),
+        consumer.consume_with(handle, **options),
+        consumer.consume_with(handle, **options),
+        consumer.consume_with(handle, **options),
     ):
         await waiting(consumer, 3)
         for number in range(3 * ROUNDS):

@@ -14,9 +14,7 @@ from support.consuming import PullSpy, durable, fill, has_pending, make, make_fi
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Consumer, Message
     from jetspark.server import Cluster, Server
 
 
@@ -37,7 +35,7 @@ async def test_stop_after(js: jetspark.JetStream, options: dict[str, Any]) -> No
 
 async def test_stop_after_in_batches(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 30, ack_policy=AckPolicy.NONE)
-    async with consumer.consume(stop_after=8, batches=True) as batches:
+    async with consumer.consume_batches(stop_after=8) as batches:
         got = [number async for batch in batches for number in numbers(batch)]
     assert got == list(range(8))
     assert numbers(await consumer.fetch(1)) == [8]
@@ -47,7 +45,7 @@ async def test_batches(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 2000)
     got: list[int] = []
     count = 0
-    async with consumer.consume(max_messages=200, batches=True) as batches:
+    async with consumer.consume_batches(max_messages=200) as batches:
         async for batch in batches:
             assert 0 < len(batch) <= 200
             count += 1

@@ -9,7 +9,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.errors import MissedHeartbeat
 from support.consuming import durable, fill, make, make_filled, numbers, take, waiting
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy

@@ -20,7 +20,7 @@ from support.consuming import fill, make, make_filled
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ async def blocked(js: jetspark.JetStream, heartbeat: float, seconds: float) -> l
         if len(got) == 1:
             time.sleep(seconds)  # the work
 
-    async with consumer.consume(callback=handle, idle_heartbeat=heartbeat, on_error=seen.append):
+    async with consumer.consume_with(handle, idle_heartbeat=heartbeat, on_error=seen.append):
         await eventually(lambda: len(got) == 1, seconds + 60)
         await fill(js, stream, 3, start=1)
         await eventually(lambda: len(got) == 4)
@@ -106,8 +106,8 @@ async def test_a_blocked_loop_with_messages_waiting_keeps_the_buffer_within_its_
         if got in (30, 500):
             time.sleep(BLOCK / 2)  # the work
 
-    messages = consumer.consume(
-        callback=handle, max_bytes=50_000, idle_heartbeat=5, on_error=seen.append, stop_after=2000
+    messages = consumer.consume_with(
+        handle, max_bytes=50_000, idle_heartbeat=5, on_error=seen.append, stop_after=2000
     )
     async with messages:
         await messages.wait()

@@ -11,25 +11,23 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.jetstream.consume.errors import (
-    BadRequest,
+from jetspark.errors import (
     ConsumerDeleted,
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,
     MaxWaitingExceeded,
-    MessageTooLarge,
     MissedHeartbeat,
+    NextMessageTooLarge,
     NoConsumerResponders,
+    PullRefused,
     PushConsumerError,
 )
 from support.consuming import PullSpy, durable, fill, make_filled, numbers
 from support.helpers import PROMPT, eventually
 
 if TYPE_CHECKING:
-    from jetspark import Consumer
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Consumer, Message
     from jetspark.server import Server
 
 
@@ -152,7 +150,7 @@ async def test_deleting_the_consumer_ends_an_iteration_in_batches(js: jetspark.J
     got: list[int] = []
 
     async def read() -> None:
-        async with consumer.consume(batches=True) as batches:
+        async with consumer.consume_batches() as batches:
             async for batch in batches:
                 got.extend(numbers(batch))
                 if len(got) == 3:
@@ -177,7 +175,7 @@ async def test_a_push_consumer_ends_it(js: jetspark.JetStream, nc: jetspark.Conn
 async def test_a_bad_request_ends_it(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, priority_groups=["A"], priority_policy="overflow")
     async with consumer.consume() as messages:
-        with pytest.raises(BadRequest, match="Priority Group missing"):
+        with pytest.raises(PullRefused, match="Priority Group missing"):
             await anext(messages)
 
 
@@ -278,11 +276,11 @@ async def test_a_message_larger_than_the_buffer_is_warned_of_until_it_is_gone(js
     async with consumer.consume(max_bytes=600, on_error=seen.append) as messages:
         assert numbers(await take(messages, 2)) == [0, 1]
         await eventually(lambda: bool(seen))
-        assert isinstance(seen[0], MessageTooLarge)
+        assert isinstance(seen[0], NextMessageTooLarge)
         assert not messages.closed
         await stream.delete_msg(3)
         assert numbers(await take(messages, 2)) == [3, 4]
-    assert {type(error) for error in seen} == {MessageTooLarge}
+    assert {type(error) for error in seen} == {NextMessageTooLarge}
     assert len(seen) < 8
 
 

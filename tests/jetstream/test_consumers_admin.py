@@ -19,12 +19,12 @@ from jetspark import (
     Stream,
     StreamConfig,
 )
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import (
+from jetspark.errors import (
     ApiError,
     ConsumerDoesNotExist,
     ConsumerExists,
     ConsumerNotFound,
+    InvalidArgument,
     InvalidConsumerConfig,
     InvalidReset,
     MaximumConsumersReached,
@@ -229,7 +229,7 @@ async def test_bad_names_and_times_are_refused_before_sending(
 
 
 async def test_pedantic_refuses_what_the_server_would_adjust(js: jetspark.JetStream) -> None:
-    stream = await make(js, consumer_limits=jetspark.ConsumerLimits(max_ack_pending=7))
+    stream = await make(js, consumer_limits=jetspark.models.ConsumerLimits(max_ack_pending=7))
     config = ConsumerConfig(durable_name="worker")
     adjusted = await stream.create_consumer(config)
     assert adjusted.config.max_ack_pending == 7

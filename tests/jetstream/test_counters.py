@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark import (
-    CounterValue,
-    Headers,
-    PubAck,
-    StoredMsg,
-    StreamConfig,
-    StreamSource,
-    SubjectTransform,
-    Timestamp,
+from jetspark import Headers, PubAck, StoredMsg, StreamConfig, StreamSource, SubjectTransform
+from jetspark.errors import (
+    CountersDisabled,
+    InvalidArgument,
+    InvalidCounter,
+    MessageNotFound,
+    NoStreamResponse,
+    ProtocolError,
 )
-from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.errors import CountersDisabled, InvalidCounter, MessageNotFound, NoStreamResponse
 from jetspark.jetstream.models.counter import delta_text
+from jetspark.models import CounterValue, Timestamp
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:

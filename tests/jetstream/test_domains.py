@@ -13,7 +13,7 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig, StorageType, StreamConfig
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.errors import StreamNotFound
 from jetspark.server import Server
 from jetspark.server._ports import ReservedPort
 from support.helpers import eventually, unique

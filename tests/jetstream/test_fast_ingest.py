@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import Expect, FastIngestBroken, IngestGap, StreamConfig
-from jetspark.connection.events import CallbackFailed
+from jetspark import Expect, StreamConfig
 from jetspark.errors import (
+    ClusterUnavailable,
     ConnectionClosed,
     ConnectionLost,
-    InvalidArgument,
-    MaxPayloadExceeded,
-    PermissionViolationError,
-    RequestTimeout,
-)
-from jetspark.jetstream.errors import (
-    ClusterUnavailable,
+    FastIngestBroken,
     FastIngestDisabled,
     FastIngestFailed,
+    InvalidArgument,
+    MaxPayloadExceeded,
     MessageTooLarge,
     NoStreamResponse,
+    PermissionViolationError,
+    RequestTimeout,
     WrongLastSequence,
 )
+from jetspark.events import CallbackFailed
 from support.helpers import eventually, unique
 from support.lossy_proxy import LossyProxy
 from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from conftest import StartServer
-    from jetspark import FastIngest, JetStream, Stream, StreamInfo, StreamState
+    from jetspark import FastIngest, JetStream, Stream, StreamInfo
+    from jetspark.models import IngestGap, StreamState
     from jetspark.server import Cluster, Server
 
 

@@ -10,15 +10,16 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import InvalidArgument, PermissionViolationError
-from jetspark.jetstream.consume.errors import (
-    BadRequest,
+from jetspark.errors import (
     ConsumerDeleted,
+    InvalidArgument,
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,
-    MessageTooLarge,
+    NextMessageTooLarge,
     NoConsumerResponders,
+    PermissionViolationError,
+    PullRefused,
     PushConsumerError,
 )
 from jetspark.jetstream.consume.pull import message_size
@@ -123,7 +124,7 @@ async def test_the_last_message_does_not_fit_the_bytes(js: jetspark.JetStream) -
 async def test_a_single_message_larger_than_max_bytes(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, size=1000)
     began = time.monotonic()
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         await consumer.fetch_bytes(200, expires=FOREVER)
     assert time.monotonic() - began < PROMPT
     assert numbers(await consumer.fetch(1)) == [0]
@@ -362,9 +363,9 @@ async def test_a_push_consumer_is_refused_here_and_by_the_server(
 
 async def test_a_bad_request_names_the_servers_reason(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, priority_groups=["A"], priority_policy="overflow")
-    with pytest.raises(BadRequest, match="400 Bad Request - Priority Group missing"):
+    with pytest.raises(PullRefused, match="400 Bad Request - Priority Group missing"):
         await consumer.fetch(1, expires=2)
-    with pytest.raises(BadRequest, match="400 Bad Request - Invalid Priority Group"):
+    with pytest.raises(PullRefused, match="400 Bad Request - Invalid Priority Group"):
         await consumer.fetch(1, group="B", expires=2)
 
 

@@ -10,11 +10,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import ConnectionClosed
-from jetspark.jetstream.consume.errors import (
-    MissedHeartbeat,
-    PullUnanswered,
-)
+from jetspark.errors import ConnectionClosed, MissedHeartbeat, PullUnanswered
 from jetspark.jetstream.consume.pull import message_size
 from jetspark.wire.headers import HeaderBlock
 from support.consuming import durable, fill, has_pull, make, make_filled, numbers, received

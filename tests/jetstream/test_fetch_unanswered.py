@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import AckPolicy
-from jetspark.errors import ConnectionLost, NotConnected, RequestTimeout
-from jetspark.jetstream.consume.errors import (
-    MessageTooLarge,
+from jetspark import AckPolicy, PullSubscription
+from jetspark.errors import (
+    ConnectionLost,
     MissedHeartbeat,
+    NextMessageTooLarge,
     NoConsumerResponders,
+    NotConnected,
+    PullSubscriptionClosed,
     PullUnanswered,
+    RequestTimeout,
 )
 from jetspark.jetstream.consume.pull import message_size
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
 from support.consuming import durable, fill, has_pull, make, make_filled, numbers
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy
@@ -196,9 +198,9 @@ async def test_missed_heartbeats_without_a_message_are_raised(own_server: Server
 
 async def test_a_message_larger_than_max_bytes_is_not_an_empty_consumer(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 1, size=1000)
-    with pytest.raises(MessageTooLarge, match="max_bytes"):
+    with pytest.raises(NextMessageTooLarge, match="max_bytes"):
         await consumer.fetch_bytes(200, expires=20)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         [message async for message in consumer.fetch_bytes(200, expires=20)]
     assert numbers(await consumer.fetch(1)) == [0]
 
@@ -218,9 +220,9 @@ async def test_a_message_that_was_left_behind_and_is_too_large(js: jetspark.JetS
     await fill(js, stream, 2, size=1000)
     consumer = await js.create_ordered_consumer(stream.name) if ordered else await durable(stream)
     size = await left_behind(consumer)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         await consumer.fetch_bytes(size // 2, expires=0.2)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         [message async for message in consumer.fetch_bytes(size // 2, expires=0.2)]
     assert numbers(await consumer.fetch(1)) == [1]
 

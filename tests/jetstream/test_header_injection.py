@@ -15,13 +15,11 @@ import msgspec
 import pytest
 
 import jetspark
-from jetspark import Expect, Headers, Schedule, StreamConfig, blocking
+from jetspark import Expect, Headers, Publishing, Schedule, StoredMsg, StreamConfig, blocking
+from jetspark.advisories import DeadLetter, MaxDeliveriesAdvisory
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.advisory.dead_letters import DeadLetter
-from jetspark.jetstream.models.advisories import MaxDeliveriesAdvisory
-from jetspark.jetstream.models.values import Timestamp
-from jetspark.jetstream.publish.many import Columns, Publishing
-from jetspark.jetstream.stored import StoredMsg
+from jetspark.jetstream.publish.many import Columns
+from jetspark.models import Timestamp
 from jetspark.wire.headers import HeaderBlock, decode_headers, encode_column, encode_headers, extend_block
 from support.helpers import unique
 

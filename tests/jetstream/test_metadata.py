@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 import jetspark
-from jetspark.jetstream.flow.ack_reply import Metadata, NotJetStreamMessage, SequencePair, parse_ack_reply
-from jetspark.jetstream.message import Message
-from jetspark.jetstream.models.values import Timestamp
+from jetspark import Message, Metadata
+from jetspark.errors import NotJetStreamMessage
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
+from jetspark.models import SequencePair, Timestamp
 from support.consuming import make, make_filled
 
 NS = 1_622_131_904_123_456_789

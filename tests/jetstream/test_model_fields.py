@@ -12,24 +12,20 @@ from jetspark import (
     AckPolicy,
     Compression,
     ConsumerConfig,
-    ConsumerLimits,
     DeliverPolicy,
     DiscardPolicy,
-    External,
-    PersistMode,
     Placement,
     PriorityPolicy,
     ReplayPolicy,
-    RePublish,
     RetentionPolicy,
     StorageType,
     StreamConfig,
     StreamSource,
     SubjectTransform,
-    Timestamp,
 )
-from jetspark.jetstream.errors import ApiError
+from jetspark.errors import ApiError
 from jetspark.jetstream.models.model import Model
+from jetspark.models import ConsumerLimits, External, PersistMode, RePublish, Timestamp
 from support.helpers import unique
 
 if TYPE_CHECKING:

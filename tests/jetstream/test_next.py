@@ -11,8 +11,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted, MissedHeartbeat, NoConsumerResponders
+from jetspark.errors import ConsumerDeleted, InvalidArgument, MissedHeartbeat, NoConsumerResponders
 from support.consuming import PullSpy, fill, make_filled
 from support.helpers import FOREVER, PROMPT, eventually
 
@@ -66,7 +65,7 @@ async def test_the_request_is_sent_when_it_is_called_and_not_before(
     _, consumer = await make_filled(js, 2)
     async with await PullSpy.on(server.url, consumer) as spy:
         first, second = consumer.next(), consumer.next(expires=60)
-        await js._core.flush()
+        await js.connection.flush()
         assert spy.waiting == 0
         await first
         request = await spy.next()

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
-from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import MessageTooLarge, OrderedResetFailed
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy, OrderedConsumerClosed
-from jetspark.jetstream.errors import StreamNotFound, WorkQueueConflict
+from jetspark import AckPolicy, ConsumerConfig, DeliverPolicy, OrderedConsumerConfig, ReplayPolicy
+from jetspark.errors import (
+    InvalidArgument,
+    JetsparkError,
+    NextMessageTooLarge,
+    OrderedConsumerBusy,
+    OrderedConsumerClosed,
+    OrderedResetFailed,
+    StreamNotFound,
+    WorkQueueConflict,
+)
 from jetspark.jetstream.flow.ack_reply import sequences
 from support.consuming import fill, make
 from support.helpers import eventually, unique
@@ -47,6 +53,19 @@ async def test_the_consumer_on_the_server(js: jetspark.JetStream) -> None:
     assert consumer.cached_info.name == consumer.name == info.name
     assert consumer.stream_name == stream.name
     assert repr(consumer) == f"OrderedConsumer({stream.name!r}, {info.name!r})"
+
+
+async def test_a_config_in_place_of_keywords(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    config = OrderedConsumerConfig(opt_start_seq=7, headers_only=True, name_prefix=unique("pre"))
+    for made in (js.create_ordered_consumer(stream.name, config), stream.create_ordered_consumer(config)):
+        async with await made as consumer:
+            assert (consumer.config.opt_start_seq, consumer.config.headers_only) == (7, True)
+            assert consumer.name == f"{config.name_prefix}_1"
+    with pytest.raises(InvalidArgument, match="excludes keywords"):
+        await stream.create_ordered_consumer(config, headers_only=True)
+    with pytest.raises(InvalidArgument, match="must be an OrderedConsumerConfig"):
+        await stream.create_ordered_consumer(ConsumerConfig())  # type: ignore[arg-type]
 
 
 async def test_every_option_reaches_the_server(js: jetspark.JetStream) -> None:
@@ -209,7 +228,7 @@ async def test_fetches_go_on_where_the_last_one_ended(js: jetspark.JetStream) ->
     rest = seqs(await consumer.fetch(100, no_wait=True))
     assert got + rest == span(21, 30)
     assert consumer.name == name  # healthy all the time: one consumer
-    assert consumer.last_stream_seq == 30
+    assert consumer.last_sequence == 30
 
 
 async def test_nothing_there(js: jetspark.JetStream) -> None:
@@ -308,7 +327,7 @@ async def test_what_a_cancelled_fetch_left_is_not_overtaken(js: jetspark.JetStre
     await fill(js, stream, 30, size=100)
     consumer = await stream.create_ordered_consumer()
     waiting = asyncio.ensure_future(consumer.fetch(100, expires=20))
-    await eventually(lambda: consumer.last_stream_seq == 30)
+    await eventually(lambda: consumer.last_sequence == 30)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -323,7 +342,7 @@ async def test_what_a_cancelled_fetch_left_is_not_overtaken(js: jetspark.JetStre
     got += seqs(await consumer.fetch_bytes(400, expires=2))
     assert got == span(1, len(got))
     assert 8 < len(got) < 12
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(NextMessageTooLarge):
         await consumer.fetch_bytes(10, expires=2)
     got += seqs(await consumer.fetch(40 - len(got)))
     assert got == span(1, 40)
@@ -359,7 +378,7 @@ async def test_one_at_a_time(js: jetspark.JetStream) -> None:
             async with consumer.consume():
                 pass
         with pytest.raises(OrderedConsumerBusy):
-            async with consumer.consume(callback=print):
+            async with consumer.consume_with(print):
                 pass
     waiting = asyncio.ensure_future(consumer.fetch(1, expires=10))
     await asyncio.sleep(0)
@@ -421,7 +440,7 @@ async def test_max_reset_attempts(js: jetspark.JetStream) -> None:
         await js.delete_consumer(stream.name, consumer.name)
     with pytest.raises(OrderedResetFailed) as caught:
         await asyncio.wait_for(reader.task, 15)
-    assert (caught.value.attempts, caught.value.last_stream_seq) == (2, 3)
+    assert (caught.value.attempts, caught.value.last_sequence) == (2, 3)
     assert "start a new one at sequence 4" in str(caught.value)
     with pytest.raises(OrderedResetFailed):
         await consumer.fetch(1)

@@ -11,18 +11,15 @@ import pytest
 import jetspark
 from jetspark import ConsumerConfig, DeliverPolicy
 from jetspark.arrow import consume_arrow
-from jetspark.jetstream.consume.errors import OrderedReset
-from jetspark.jetstream.consume.ordered_chain import OrderedConsumerBusy
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, OrderedConsumerBusy, OrderedReset
 from support.consuming import PullSpy, fill, make
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy
 from support.ordered_reading import Reader, names, pull_waits, reasons, seqs, span
 
 if TYPE_CHECKING:
-    from jetspark import OrderedConsumer
+    from jetspark import Message, OrderedConsumer
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.message import Message
     from jetspark.server import Server
 
 
@@ -41,7 +38,7 @@ async def test_consume_deleted_again_and_again(js: jetspark.JetStream) -> None:
     await fill(js, stream, 10)
     await reader.until(40)
     assert reasons(reader.warnings) == ["consumer deleted"] * 3
-    assert [w.last_stream_seq for w in reader.warnings if isinstance(w, OrderedReset)] == [10, 20, 30]
+    assert [w.last_sequence for w in reader.warnings if isinstance(w, OrderedReset)] == [10, 20, 30]
     assert consumer.name.endswith("_4")
     await reader.stop()
 
@@ -91,7 +88,7 @@ async def test_callback(js: jetspark.JetStream, concurrency: int) -> None:
             await js.delete_consumer(stream.name, consumer.name)
             await fill(js, stream, 50)
 
-    async with consumer.consume(callback=handle, concurrency=concurrency, stop_after=100) as consuming:
+    async with consumer.consume_with(handle, concurrency=concurrency, stop_after=100) as consuming:
         await asyncio.wait_for(consuming.wait(), 20)
     assert got == span(1, 100)
 
@@ -101,7 +98,7 @@ async def test_batches(js: jetspark.JetStream) -> None:
     await fill(js, stream, 300)
     consumer = await stream.create_ordered_consumer()
     got: list[int] = []
-    async with consumer.consume(batches=True, max_messages=100, stop_after=450) as batches:
+    async with consumer.consume_batches(max_messages=100, stop_after=450) as batches:
         async for batch in batches:
             got += seqs(batch)
             if len(got) == 300:

@@ -10,8 +10,7 @@ import pytest
 
 import jetspark
 from jetspark import StorageType, StreamConfig
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.consume.errors import MissedHeartbeat
+from jetspark.errors import JetsparkError, MissedHeartbeat
 from support.consuming import fill, make
 from support.helpers import eventually
 from support.lossy_proxy import LossyProxy

@@ -9,13 +9,12 @@ import pytest
 
 import jetspark
 from jetspark import Consumer, PriorityPolicy
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, InvalidArgument
 from support.consuming import PullSpy, fill, make_filled, numbers
 from support.helpers import eventually
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 OVERFLOW = {"priority_groups": ["A"], "priority_policy": PriorityPolicy.OVERFLOW}
@@ -38,9 +37,7 @@ class Reader:
         self.errors: list[Exception] = []
         self.consumer = consumer
         options.setdefault("idle_heartbeat", 1)
-        self.consume = consumer.consume(
-            callback=self._handle, on_error=self.errors.append, group="A", **options
-        )
+        self.consume = consumer.consume_with(self._handle, on_error=self.errors.append, group="A", **options)
 
     @classmethod
     async def of(cls, js: jetspark.JetStream, consumer: Consumer, **options: Any) -> Reader:

@@ -12,20 +12,18 @@ import pytest
 import jetspark
 from jetspark import DiscardPolicy, Expect, StorageType, Stream, StreamConfig
 from jetspark.errors import (
+    ApiError,
     ConnectionLost,
     InvalidArgument,
-    MaxPayloadExceeded,
-    NoRespondersError,
-    PermissionViolationError,
-    RequestTimeout,
-)
-from jetspark.jetstream.errors import (
-    ApiError,
     InvalidCounter,
     InvalidMessageTTL,
+    MaxPayloadExceeded,
     MessageNotFound,
     MessageTooLarge,
+    NoRespondersError,
     NoStreamResponse,
+    PermissionViolationError,
+    RequestTimeout,
     StoreFailed,
     WrongLastMessageId,
     WrongLastSequence,

@@ -7,11 +7,9 @@ import asyncio
 import pytest
 
 import jetspark
-from jetspark import Expect, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded
-from jetspark.jetstream.errors import WrongStream
-from jetspark.jetstream.publish.many import Columns, Publishing
-from jetspark.jetstream.publish.stats import PublishFailed
+from jetspark import Expect, Publishing, StreamConfig, blocking
+from jetspark.errors import ConnectionLost, InvalidArgument, MaxPayloadExceeded, PublishFailed, WrongStream
+from jetspark.jetstream.publish.many import Columns
 from support.helpers import eventually, unique
 
 
@@ -53,9 +51,26 @@ async def test_options_of_each_message(js, stream):
     assert expect.headers.items() == [("Nats-Msg-Id", "n"), ("Nats-Expected-Stream", stream.name)]
 
 
+async def test_pairs_of_subject_and_data(js, stream):
+    async with js.publisher() as publisher:
+        batch = await publisher.publish_many(
+            [(f"{stream.name}.1", b"a"), Publishing(f"{stream.name}.2", b"b", msg_id="m")]
+        )
+        assert (await batch).failures == {}
+    stored = [message async for message in stream.get_msgs()]
+    assert [(one.subject, one.data) for one in stored] == [
+        (f"{stream.name}.1", b"a"),
+        (f"{stream.name}.2", b"b"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
+        (("a b", b""), InvalidArgument),
+        (("a", "text"), InvalidArgument),
+        (("a",), InvalidArgument),
+        (("a", b"", None), InvalidArgument),
         (Publishing("a b", b""), InvalidArgument),
         (Publishing("a", "text"), InvalidArgument),  # type: ignore[arg-type]
         (Publishing("a", b"", msg_id="x\r\ny"), InvalidArgument),

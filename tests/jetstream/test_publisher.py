@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import (
-    Expect,
-    PubAck,
-    PublisherFull,
-    PublisherStats,
-    PublishFailed,
-    StorageType,
-    Stream,
-    StreamConfig,
-)
+from jetspark import Expect, PubAck, StorageType, Stream, StreamConfig
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
     InvalidArgument,
     MaxPayloadExceeded,
+    MessageTooLarge,
+    NoStreamResponse,
     OutboundBufferFull,
     PermissionViolationError,
+    PublisherFull,
+    PublishFailed,
     RequestTimeout,
+    WrongLastSequence,
 )
-from jetspark.jetstream.errors import MessageTooLarge, NoStreamResponse, WrongLastSequence
+from jetspark.models import PublisherStats
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import jetspark
-from jetspark import PublishFailed
-from jetspark.errors import ProtocolError
-from jetspark.jetstream.errors import ApiError
+from jetspark.errors import ApiError, ProtocolError, PublishFailed
 from support.helpers import eventually, unique
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import PublishFailed, StorageType, StreamConfig
-from jetspark.errors import ConnectionLost, RequestTimeout
-from jetspark.jetstream.publish.many import Columns, Publishing
+from jetspark import Publishing, StorageType, StreamConfig
+from jetspark.errors import ConnectionLost, PublishFailed, RequestTimeout
+from jetspark.jetstream.publish.many import Columns
 from support.helpers import eventually, unique
 from support.lossy_proxy import LossyProxy
 

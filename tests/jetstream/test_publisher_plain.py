@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import PublisherStats, PublishFailed, StorageType, StreamConfig
+from jetspark import Publishing, StorageType, StreamConfig
 from jetspark.connection.core import FLUSH_AT
-from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, MaxPayloadExceeded
-from jetspark.jetstream.publish.many import Columns, Publishing
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidArgument,
+    MaxPayloadExceeded,
+    PublishFailed,
+)
+from jetspark.jetstream.publish.many import Columns
+from jetspark.models import PublisherStats
 from support.helpers import eventually, unique
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import PublishFailed, StorageType, StreamConfig
+from jetspark import StorageType, StreamConfig
 from jetspark.errors import (
+    ApiError,
     ConnectionClosed,
     NoRespondersError,
     PermissionViolationError,
+    PublishFailed,
     RequestTimeout,
 )
-from jetspark.jetstream.errors import ApiError
 from jetspark.server import Server
 from jetspark.server._ports import ReservedPort
 from support.helpers import eventually, unique

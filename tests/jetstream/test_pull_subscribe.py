@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import AckPolicy, ConsumerConfig, StreamConfig
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import ConsumerDeleted, NoConsumerResponders, PushConsumerError
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
-from jetspark.jetstream.subscribe.pull_subscribe import PullSubscription, PullSubscriptionClosed
+from jetspark import AckPolicy, ConsumerConfig, PullSubscription, StreamConfig
+from jetspark.errors import (
+    ConsumerDeleted,
+    ConsumerNotFound,
+    InvalidArgument,
+    NoConsumerResponders,
+    PullSubscriptionClosed,
+    PushConsumerError,
+    StreamNotFound,
+)
 from support.consuming import PullSpy, fill, make, make_filled, numbers
 from support.helpers import FOREVER, PROMPT, eventually, unique
 from support.monitoring import subscriptions
@@ -278,8 +283,8 @@ async def test_a_fetch_survives_a_reconnect(js: jetspark.JetStream) -> None:
         return (await consumer.info()).num_waiting == 1
 
     await eventually(asked)
-    await js._core.message_owner.force_reconnect()
-    await eventually(lambda: js._core.is_connected)
+    await js.connection.force_reconnect()
+    await eventually(lambda: js.connection.is_connected)
     await fill(js, stream, 1)
     assert numbers(await waiting) == [0]
 
@@ -339,7 +344,7 @@ async def test_ack_next_acks_and_brings_the_next(server: Server, js: jetspark.Je
 async def test_ack_next_is_one_publish_with_the_options(js: jetspark.JetStream) -> None:
     stream, consumer = await make_filled(js, 1)
     (message,) = await consumer.fetch(1)
-    sub = await js._core.subscribe("$JS.ACK." + stream.name + ".>")
+    sub = await js.connection.subscribe("$JS.ACK." + stream.name + ".>")
     assert await message.ack_next(7, expires=0.4) == []
     sent = await sub.next(timeout=20)
     assert sent.reply.startswith("_INBOX.")

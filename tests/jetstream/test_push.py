@@ -15,16 +15,14 @@ import pytest_asyncio
 import jetspark
 from jetspark import ConsumerConfig, PushSubscription
 from jetspark.errors import (
+    ConsumerGap,
+    HandlerFailed,
     InvalidArgument,
+    MissedHeartbeat,
     PermissionViolationError,
     RequestTimeout,
 )
 from jetspark.events import CallbackFailed, ConsumerDisturbed, SlowConsumer
-from jetspark.jetstream.consume.consume import HandlerFailed
-from jetspark.jetstream.consume.errors import (
-    ConsumerGap,
-    MissedHeartbeat,
-)
 from support.consuming import fill, make, numbers
 from support.frame_proxy import FrameProxy
 from support.helpers import eventually, unique
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from conftest import StartServer
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 
@@ -278,7 +276,7 @@ async def test_a_lost_message_is_noticed_by_the_next_one(
     assert numbers(await take(sub, 1)) == [3]
     (gap,) = errors
     assert isinstance(gap, ConsumerGap)
-    assert (gap.expected, gap.received, gap.stream_seq) == (3, 4, 4)
+    assert (gap.expected, gap.received, gap.sequence) == (3, 4, 4)
 
 
 async def test_a_lost_message_is_noticed_by_a_heartbeat(
@@ -291,7 +289,7 @@ async def test_a_lost_message_is_noticed_by_a_heartbeat(
     await take(sub, 1)
     await lose_one(proxy, js, sub, b"1")
     (gap,) = await errors.of(ConsumerGap)
-    assert (gap.expected, gap.received, gap.stream_seq) == (2, 3, 2)
+    assert (gap.expected, gap.received, gap.sequence) == (2, 3, 2)
     await js.publish(sub.subject, b"2")
     assert numbers(await take(sub, 1)) == [2]
     assert len(errors) == 1

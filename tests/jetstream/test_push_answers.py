@@ -61,7 +61,8 @@ async def test_an_answer_of_a_consume_that_was_lost_is_sent_again(
         proxy.lose_up = lambda frame: frame.startswith(b"PUB $JS.FC.") and not proxy.lost
         consumer: Any = await nc.jetstream().get_consumer(stream.name, "d")
         got: list[int] = []
-        async with asyncio.timeout(20), consumer.consume(batches=batches) as messages:
+        consume = consumer.consume_batches if batches else consumer.consume
+        async with asyncio.timeout(20), consume() as messages:
             while len(got) < COUNT:
                 found = await anext(messages)
                 got += numbers(found if batches else [found])

@@ -11,14 +11,12 @@ import pytest_asyncio
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType
 from jetspark.errors import (
+    ConsumerInUse,
     InvalidArgument,
     JetsparkError,
-)
-from jetspark.jetstream.consume.errors import (
     MissedHeartbeat,
     OrderedReset,
 )
-from jetspark.jetstream.subscribe.checks import ConsumerInUse
 from support.consuming import fill, make, make_filled, numbers
 from support.helpers import eventually, unique
 from support.lossy_proxy import LossyProxy
@@ -65,7 +63,8 @@ async def test_a_slow_consume_is_paced_by_flow_control(js: jetspark.JetStream, b
         )
     )
     got: list[int] = []
-    async with consumer.consume(batches=batches, stop_after=600) as source:  # type: ignore[call-overload]
+    consume: Any = consumer.consume_batches if batches else consumer.consume
+    async with consume(stop_after=600) as source:
         await eventually(lambda: source._started().flow.next_answer)
         assert source.pending < 600
         async for some in source:
@@ -81,7 +80,7 @@ async def unbound(consumer: jetspark.Consumer) -> bool:
 async def test_consume_batches_and_callbacks(js: jetspark.JetStream) -> None:
     _, consumer = await make_filled(js, 100, deliver_subject=unique("deliver"), ack_policy=AckPolicy.NONE)
     got: list[int] = []
-    async with consumer.consume(batches=True) as batches:
+    async with consumer.consume_batches() as batches:
         async for batch in batches:
             got += numbers(batch)
             if len(got) == 100:
@@ -91,7 +90,7 @@ async def test_consume_batches_and_callbacks(js: jetspark.JetStream) -> None:
     await eventually(lambda: unbound(consumer))
     await fill(js, await js.get_stream(consumer.stream_name), 40, start=100)
     got.clear()
-    async with consumer.consume(callback=lambda m: got.append(int(m.data)), concurrency=3) as running:
+    async with consumer.consume_with(lambda m: got.append(int(m.data)), concurrency=3) as running:
         await eventually(lambda: len(got) == 40)
         await running.drain()
         await running.wait()
@@ -102,8 +101,8 @@ async def test_a_deliver_group_is_consumed_by_several(js: jetspark.JetStream) ->
     stream, consumer = await make_filled(js, 0, deliver_subject=unique("deliver"), deliver_group="g")
     got: list[list[int]] = [[], []]
     async with (
-        consumer.consume(callback=lambda m: got[0].append(int(m.data))),
-        consumer.consume(callback=lambda m: got[1].append(int(m.data))),
+        consumer.consume_with(lambda m: got[0].append(int(m.data))),
+        consumer.consume_with(lambda m: got[1].append(int(m.data))),
     ):
         await fill(js, stream, 100)
         await eventually(lambda: len(got[0]) + len(got[1]) == 100)

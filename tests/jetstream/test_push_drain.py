@@ -9,9 +9,8 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig
-from jetspark.errors import DrainTimeout, JetsparkError
+from jetspark.errors import DrainTimeout, JetsparkError, PushSubscriptionClosed
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from support.consuming import fill, make
 from support.helpers import eventually
 from support.pushing import no_consumers
@@ -19,8 +18,7 @@ from support.recorder import Recorder
 
 if TYPE_CHECKING:
     from conftest import StartServer
-    from jetspark import PushSubscription
-    from jetspark.jetstream.message import Message
+    from jetspark import Message, PushSubscription
     from jetspark.server import Server
 
 COUNT = 300
@@ -90,7 +88,7 @@ async def test_a_reader_gets_and_acks_what_has_arrived_and_the_consumer_is_delet
 ) -> None:
     events = Recorder()
     nc = await jetspark.connect(server.url, listener=events)
-    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d"), how)
+    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d", delete_on_close=True), how)
     await drained(nc, reader)
     assert reader.task.done(), "the reader ends before the connection does"
     assert (reader.seen, reader.failed) == (list(range(COUNT)), [])
@@ -109,7 +107,9 @@ async def test_an_ordered_subscription_too(server: Server, js: jetspark.JetStrea
 async def test_a_consumer_that_was_there_stays_with_every_ack(
     server: Server, js: jetspark.JetStream, filled: str
 ) -> None:
-    await js.create_consumer(filled, ConsumerConfig(durable_name="d", deliver_subject=js._core.new_inbox()))
+    await js.create_consumer(
+        filled, ConsumerConfig(durable_name="d", deliver_subject=js.connection.new_inbox())
+    )
     nc = await jetspark.connect(server.url)
     reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d"))
     await drained(nc, reader)
@@ -122,7 +122,7 @@ async def test_a_subscription_that_was_drained_before_is_waited_for(
     server: Server, js: jetspark.JetStream, filled: str
 ) -> None:
     nc = await jetspark.connect(server.url)
-    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d"))
+    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d", delete_on_close=True))
     await reader.holds(COUNT)
     await reader.sub.drain()
     draining = asyncio.create_task(nc.drain())
@@ -138,7 +138,7 @@ async def test_when_nobody_can_be_waited_for_the_consumer_is_deleted_all_the_sam
     server: Server, js: jetspark.JetStream, filled: str, how: str
 ) -> None:
     nc = await jetspark.connect(server.url)
-    sub = await nc.jetstream().subscribe(f"{filled}.a", durable="d")
+    sub = await nc.jetstream().subscribe(f"{filled}.a", durable="d", delete_on_close=True)
     async with asyncio.timeout(10):
         if how == "read by who drains":
             await anext(sub)
@@ -168,7 +168,7 @@ async def test_a_reader_that_does_not_end_is_named_and_the_consumer_that_stays_i
 ) -> None:
     events = Recorder()
     nc = await jetspark.connect(server.url, drain_timeout=0.3, listener=events)
-    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d"))
+    reader = Reader(await nc.jetstream().subscribe(f"{filled}.a", durable="d", delete_on_close=True))
     await reader.holds(COUNT)
     with pytest.raises(DrainTimeout):
         await nc.drain()
@@ -192,7 +192,7 @@ async def test_a_deletion_that_fails_is_told_before_the_connection_is_closed(
     nc = await jetspark.connect(guarded.url, user="keeper", password="pw", listener=events)
     stream = await make(nc.jetstream())
     await fill(nc.jetstream(), stream, COUNT)
-    reader = Reader(await nc.jetstream().subscribe(f"{stream.name}.a", durable="d"))
+    reader = Reader(await nc.jetstream().subscribe(f"{stream.name}.a", durable="d", delete_on_close=True))
     await drained(nc, reader)
     (event,) = events.of(ConsumerDeleteFailed)
     assert (event.stream, event.consumer) == (stream.name, "d")

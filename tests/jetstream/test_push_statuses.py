@@ -11,21 +11,19 @@ import jetspark
 from jetspark import PushSubscription, StorageType
 from jetspark.errors import (
     ConnectionLost,
-    DrainTimeout,
-)
-from jetspark.jetstream.consume.errors import (
     ConsumerDeleted,
+    DrainTimeout,
     NoConsumerResponders,
+    NotJetStreamMessage,
     StatusError,
     UnexpectedStatus,
 )
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage
 from support.consuming import fill, make, numbers
 from support.helpers import eventually
 from support.pushing import Errors, no_consumers, send_status, take
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 
@@ -237,7 +235,7 @@ async def test_a_limit_ends_the_callback_and_deletes(js: jetspark.JetStream) -> 
     stream = await make(js)
     got: list[int] = []
     sub = await js.subscribe(f"{stream.name}.a", callback=lambda m: got.append(int(m.data)))
-    await sub.unsubscribe(limit=5)
+    await sub.unsubscribe(max_messages=5)
     await fill(js, stream, 20)
     await eventually(lambda: no_consumers(js, stream.name))
     assert got == [0, 1, 2, 3, 4]

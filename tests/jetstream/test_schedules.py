@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import Expect, Headers, Schedule, StreamConfig
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import (
+from jetspark.errors import (
+    InvalidArgument,
     InvalidSchedule,
     MessageNotFound,
     MessageTTLDisabled,

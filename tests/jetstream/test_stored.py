@@ -10,8 +10,14 @@ import pytest
 
 import jetspark
 from jetspark import StorageType, StoredMsg, Stream, StreamConfig, StreamSource
-from jetspark.errors import ConnectionLost, InvalidArgument, PermissionViolationError
-from jetspark.jetstream.errors import ApiError, MessageNotFound, StreamNotFound
+from jetspark.errors import (
+    ApiError,
+    ConnectionLost,
+    InvalidArgument,
+    MessageNotFound,
+    PermissionViolationError,
+    StreamNotFound,
+)
 from jetspark.wire.headers import HeaderBlock, encode_headers
 from support.helpers import eventually, unique
 
@@ -129,7 +135,7 @@ class TestGetMsg:
         assert times == sorted(set(times))
         assert (await stream.get_msg(start_time=times[0] - timedelta(days=1))).sequence == 1
         assert (await stream.get_msg(start_time=times[1])).sequence == 2
-        later = jetspark.Timestamp.from_ns(times[1].ns + 1)
+        later = jetspark.models.Timestamp.from_ns(times[1].ns + 1)
         assert (await stream.get_msg(start_time=later)).sequence == 3
         assert (await stream.get_msg(start_time=times[0], next_by_subject=f"{stream.name}.c")).sequence == 3
         with pytest.raises(MessageNotFound):

@@ -11,8 +11,8 @@ import pytest
 
 import jetspark
 from jetspark import RetentionPolicy, StorageType, StreamConfig
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.errors import (
+from jetspark.errors import (
+    InvalidArgument,
     InvalidStreamConfig,
     MessageNotFound,
     NotFound,
@@ -369,6 +369,7 @@ async def test_the_context_says_what_it_is(nc: jetspark.Connection) -> None:
     js = nc.jetstream(timeout=2)
     assert (js.api_prefix, js.timeout) == ("$JS.API", 2.0)
     assert repr(js) == "JetStream('$JS.API')"
+    assert js.connection.is_connected
     assert nc.jetstream(domain="hub").api_prefix == "$JS.hub.API"
     assert nc.jetstream(api_prefix="other.api.").api_prefix == "other.api"
 

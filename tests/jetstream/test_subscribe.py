@@ -10,12 +10,17 @@ import pytest
 
 import jetspark
 from jetspark import ConsumerConfig, DeliverPolicy, PushSubscription
-from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
+from jetspark.errors import (
+    ConsumerNotFound,
+    InvalidArgument,
+    PermissionViolationError,
+    PushConsumerError,
+    PushSubscriptionClosed,
+    RequestTimeout,
+    StreamNotFound,
+)
 from jetspark.events import ConsumerDeleteFailed
-from jetspark.jetstream.consume.errors import PushConsumerError
-from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
 from jetspark.jetstream.subscribe import checks
-from jetspark.jetstream.subscribe.subscribe import PushSubscriptionClosed
 from support.consuming import fill, make, make_filled, numbers
 from support.helpers import eventually, unique
 from support.recorder import Recorder
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from conftest import StartServer
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 
@@ -68,10 +73,10 @@ async def test_a_stream_without_a_subject_delivers_everything(js: jetspark.JetSt
 
 
 async def test_neither_subject_nor_stream_is_refused_without_asking(js: jetspark.JetStream) -> None:
-    sent = js._core.stats.out_msgs
+    sent = js.connection.stats.out_msgs
     with pytest.raises(InvalidArgument, match="name the stream"):
         await js.subscribe()
-    assert js._core.stats.out_msgs == sent
+    assert js.connection.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("option", [{"idle_heartbeat": 1.0}, {"flow_control": True}])
@@ -79,10 +84,10 @@ async def test_a_queue_with_heartbeats_or_flow_control_is_refused(
     js: jetspark.JetStream, option: dict[str, Any]
 ) -> None:
     stream = await make(js)
-    sent = js._core.stats.out_msgs
+    sent = js.connection.stats.out_msgs
     with pytest.raises(InvalidArgument, match="does not go with a queue"):
         await js.subscribe(f"{stream.name}.a", queue="q", **option)
-    assert js._core.stats.out_msgs == sent
+    assert js.connection.stats.out_msgs == sent
 
 
 @pytest.mark.parametrize("policy", ["none", "all"])
@@ -149,7 +154,7 @@ async def test_the_subscription_is_there_before_the_consumer(js: jetspark.JetStr
 async def test_a_consumer_that_the_server_refuses_leaves_no_subscription(js: jetspark.JetStream) -> None:
     stream = await make(js)
     before = len(js._core.router.sinks)
-    with pytest.raises(jetspark.jetstream.errors.ApiError):
+    with pytest.raises(jetspark.errors.ApiError):
         await js.subscribe(f"{stream.name}.a", config=ConsumerConfig(num_replicas=3))
     assert len(js._core.router.sinks) == before
     assert await names(js, stream.name) == []
@@ -170,16 +175,30 @@ async def test_the_queue_name_is_the_durable_name_and_members_share(js: jetspark
     assert all(part == sorted(part) for part in got)
     for sub in reversed(subs):
         await sub.unsubscribe()
-    assert await names(js, stream.name) == []
+    assert await names(js, stream.name) == ["workers"]
 
 
-async def test_only_the_member_that_made_the_consumer_deletes_it(js: jetspark.JetStream) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"durable": "shared"}, {"config": ConsumerConfig(name="named", inactive_threshold=60)}]
+)
+async def test_a_queue_keeps_its_consumer_when_the_member_that_made_it_leaves(
+    js: jetspark.JetStream, options: dict[str, Any]
+) -> None:
     stream = await make(js)
-    first = await js.subscribe(f"{stream.name}.a", queue="q", durable="shared")
-    second = await js.subscribe(f"{stream.name}.a", queue="q", durable="shared")
-    await second.unsubscribe()
-    assert await names(js, stream.name) == ["shared"]
-    await first.unsubscribe()
+    async with await js.subscribe(f"{stream.name}.a", queue="q", **options) as first:
+        second = await js.subscribe(f"{stream.name}.a", queue="q", **options)
+        name = first.consumer_name
+    await fill(js, stream, 3)
+    assert numbers(await take(second, 3)) == [0, 1, 2]
+    await second.drain()
+    assert await names(js, stream.name) == [name]
+
+
+async def test_a_queue_refuses_to_delete_its_consumer(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    with pytest.raises(InvalidArgument, match="other members of queue 'q'") as caught:
+        await js.subscribe(f"{stream.name}.a", queue="q", delete_on_close=True)
+    assert caught.value.field == "delete_on_close"
     assert await names(js, stream.name) == []
 
 
@@ -352,14 +371,41 @@ async def test_a_durable_raced_for_without_a_queue_has_one_winner(
 # --- unsubscribe and drain -----------------------------------------------------------------------------
 
 
-async def test_what_the_library_made_is_deleted_and_nothing_else(js: jetspark.JetStream) -> None:
+async def test_what_the_library_made_is_deleted_when_asked_and_nothing_else(js: jetspark.JetStream) -> None:
     stream, _ = await make_filled(js, 0, deliver_subject=unique("deliver"))
-    made = await js.subscribe(f"{stream.name}.a", durable="made")
-    bound = await js.subscribe(f"{stream.name}.a", durable="worker")
+    made = await js.subscribe(f"{stream.name}.a", durable="made", delete_on_close=True)
+    bound = await js.subscribe(f"{stream.name}.a", durable="worker", delete_on_close=True)
     assert set(await names(js, stream.name)) == {"made", "worker"}
     await made.unsubscribe()
     await bound.unsubscribe()
     assert await names(js, stream.name) == ["worker"]
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "drain", "block"])
+async def test_a_durable_keeps_its_place_for_the_next_start(js: jetspark.JetStream, end: str) -> None:
+    stream = await make(js)
+    await fill(js, stream, 5)
+    async with await js.subscribe(f"{stream.name}.a", durable="d") as sub:
+        for message in await take(sub, 2):
+            await message.ack_sync()
+        if end != "block":
+            await getattr(sub, end)()
+    consumer = await js.get_consumer(stream.name, "d")
+    assert (await consumer.info()).ack_floor.stream_seq == 2
+    await eventually(lambda: is_bound(consumer, False))
+    async with await js.subscribe(f"{stream.name}.a", durable="d", delete_on_close=True) as sub:
+        await sub.next()
+    # It was there before, so it is not this subscription's to delete.
+    assert await names(js, stream.name) == ["d"]
+
+
+async def test_an_ephemeral_consumer_stays_when_asked(js: jetspark.JetStream) -> None:
+    stream = await make(js)
+    async with await js.subscribe(f"{stream.name}.a", delete_on_close=False) as sub:
+        name = sub.consumer_name
+    assert await names(js, stream.name) == [name]
+    with pytest.raises(InvalidArgument, match="ordered"):
+        await js.subscribe(f"{stream.name}.a", ordered=True, delete_on_close=False)
 
 
 async def test_unsubscribe_drops_what_is_buffered_and_may_be_repeated(js: jetspark.JetStream) -> None:
@@ -380,12 +426,12 @@ async def test_unsubscribe_after_a_number_of_messages(js: jetspark.JetStream) ->
     await fill(js, stream, 9)
     sub = await js.subscribe(f"{stream.name}.a")
     first = await take(sub, 1)
-    await sub.unsubscribe(limit=4)
+    await sub.unsubscribe(max_messages=4)
     rest = [message async for message in sub]
     assert numbers(first + rest) == [0, 1, 2, 3]
     await eventually(lambda: is_gone(js, stream.name))
     with pytest.raises(InvalidArgument):
-        await sub.unsubscribe(limit=-1)
+        await sub.unsubscribe(max_messages=-1)
 
 
 async def is_gone(js: jetspark.JetStream, stream: str) -> bool:
@@ -395,7 +441,7 @@ async def is_gone(js: jetspark.JetStream, stream: str) -> bool:
 async def test_drain_hands_out_the_rest_and_deletes_behind_the_last(js: jetspark.JetStream) -> None:
     stream = await make(js)
     await fill(js, stream, 5)
-    sub = await js.subscribe(f"{stream.name}.a", durable="d")
+    sub = await js.subscribe(f"{stream.name}.a", durable="d", delete_on_close=True)
     await eventually(lambda: sub.pending == 5)
     await sub.drain()
     await fill(js, stream, 3, start=5)
@@ -422,7 +468,7 @@ async def test_drain_waits_for_the_callback_then_deletes(js: jetspark.JetStream)
     sub = await js.subscribe(f"{stream.name}.a", callback=handle)
     await eventually(lambda: sub.delivered + sub.pending == 20)
     draining = asyncio.ensure_future(sub.drain())
-    await js._core.flush()
+    await js.connection.flush()
     assert not draining.done()
     gate.set()
     await draining
@@ -455,7 +501,7 @@ async def test_unsubscribe_raises_when_the_consumer_can_not_be_deleted(
 ) -> None:
     js, _ = keeper
     stream = await make(js)
-    sub = await js.subscribe(f"{stream.name}.a", durable="d")
+    sub = await js.subscribe(f"{stream.name}.a", durable="d", delete_on_close=True)
     with pytest.raises((PermissionViolationError, RequestTimeout)):
         await sub.unsubscribe()
     assert await names(js, stream.name) == ["d"]
@@ -467,7 +513,7 @@ async def test_a_drain_whose_late_deletion_fails_tells_so_in_an_event(
     js, events = keeper
     stream = await make(js)
     await fill(js, stream, 1)
-    sub = await js.subscribe(f"{stream.name}.a", durable="d")
+    sub = await js.subscribe(f"{stream.name}.a", durable="d", delete_on_close=True)
     await eventually(lambda: sub.pending == 1)
     await sub.drain()
     assert events.of(ConsumerDeleteFailed) == []
@@ -513,7 +559,7 @@ async def test_draining_the_connection_drains_its_push_subscriptions(server: Ser
             got.append(int(message.data))
 
         nc = await jetspark.connect(server.url)
-        sub = await nc.jetstream().subscribe(f"{stream.name}.a", durable="d", callback=handle)
+        sub = await nc.jetstream().subscribe(f"{stream.name}.a", callback=handle)
         await eventually(lambda: sub.delivered + sub.pending == 50)
         draining = asyncio.ensure_future(nc.drain())
         await other.flush()

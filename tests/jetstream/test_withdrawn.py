@@ -22,7 +22,7 @@ from support.helpers import FOREVER, PROMPT, eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from jetspark.server import Server
 
 LOSSY = [{"ack_policy": AckPolicy.NONE}, {"max_deliver": 1}]

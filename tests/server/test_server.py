@@ -19,8 +19,8 @@ import pytest
 from jetspark.errors import InvalidArgument
 from jetspark.server import (
     Server,
-    ServerError,
     ServerNotFound,
+    ServerProcessError,
     ServerReloadError,
     ServerStartError,
     find_server,
@@ -132,7 +132,7 @@ def test_kill_then_restart(own_server: Server) -> None:
     own_server.kill()
     assert not own_server.running
     assert not accepts(port)
-    with pytest.raises(ServerError, match="does not run"):
+    with pytest.raises(ServerProcessError, match="does not run"):
         own_server.suspend()
     own_server.restart()
     assert own_server.port == port
@@ -214,7 +214,7 @@ def test_websocket(start_server: StartServer) -> None:
     assert port != server.port
     assert accepts(port)
     plain = start_server()
-    with pytest.raises(ServerError, match="websocket=True"):
+    with pytest.raises(ServerProcessError, match="websocket=True"):
         _ = plain.ws_url
 
 
@@ -288,7 +288,7 @@ def test_before_start_there_is_nothing_to_ask() -> None:
     assert server.log() == ""
     assert repr(server) == "<Server 'jetspark' not running>"
     for attribute in ("url", "pid", "http_url", "config_path"):
-        with pytest.raises(ServerError, match="start"):
+        with pytest.raises(ServerProcessError, match="start"):
             getattr(server, attribute)
 
 

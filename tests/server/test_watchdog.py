@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jetspark.server import Server, ServerError
+from jetspark.server import Server, ServerProcessError
 from support.helpers import LIMIT, eventually_sync, gone
 
 if TYPE_CHECKING:
@@ -136,5 +136,5 @@ def test_the_terminals_interrupt_does_not_reach_the_server(own_server: Server) -
 
 def test_a_stopped_server_can_not_be_signalled(own_server: Server) -> None:
     own_server.stop()
-    with pytest.raises(ServerError, match="does not run"):
+    with pytest.raises(ServerProcessError, match="does not run"):
         own_server.signal_lame_duck()

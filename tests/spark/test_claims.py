@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetspark import RetentionPolicy, StreamConfig
-from jetspark.jetstream.models.stream_info import StreamInfo
+from jetspark import RetentionPolicy, StreamConfig, StreamInfo
 from jetspark.spark.source.claims import (
     Found,
     Gap,

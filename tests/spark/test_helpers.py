@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import pytest
 
-from jetspark import StreamConfig, blocking
-from jetspark._secret import Secret
+from jetspark import Secret, StreamConfig, blocking
 from jetspark.errors import InvalidArgument
 from jetspark.spark import decode_json, read, read_stream, route, write, write_stream
 from jetspark.spark.helpers import (

@@ -20,8 +20,8 @@ from support.helpers import eventually_sync, unique
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from jetspark import ConsumerInfo
     from jetspark.blocking import JetStream
-    from jetspark.jetstream.models.consumer_info import ConsumerInfo
     from jetspark.server import Server
 
     Make = Callable[..., str]

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jetspark.jetstream.errors import NoStreamResponse
-from jetspark.jetstream.publish.publish import Expect, publish_headers
+from jetspark import Expect
+from jetspark.errors import NoStreamResponse
+from jetspark.jetstream.publish.publish import publish_headers
 from jetspark.spark.options import OptionError
 from jetspark.spark.sink.options import SinkSchemaError, check_columns, parse_sink
 from jetspark.spark.sink.rows import BadRow, MessageIds, PlainRows, RowPlanner, SinkColumns

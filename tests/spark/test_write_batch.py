@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from conftest import StartServer
-    from jetspark.jetstream.stored import StoredMsg
+    from jetspark import StoredMsg
     from jetspark.server import Server
 
 

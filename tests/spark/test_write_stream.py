@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jetspark.jetstream.stored import StoredMsg
+    from jetspark import StoredMsg
     from jetspark.server import Server
 
 

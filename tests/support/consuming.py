@@ -13,8 +13,7 @@ from support.helpers import LIMIT, eventually, unique
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark.jetstream.consume.consume import Consume
-    from jetspark.jetstream.message import Message
+    from jetspark import Consume, Message
 
 
 async def make(js: jetspark.JetStream, **options: Any) -> Stream:
@@ -36,7 +35,7 @@ async def fill(js: jetspark.JetStream, stream: Stream, count: int, *, start: int
         if number in acked:
             await js.publish(subject, body, retries=40)
         else:
-            await js._core.message_owner.publish(subject, body)
+            await js.connection.publish(subject, body)
 
 
 async def durable(stream: Stream, **options: Any) -> Consumer:

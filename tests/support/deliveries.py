@@ -11,8 +11,7 @@ from support.helpers import LIMIT
 
 if TYPE_CHECKING:
     import jetspark
-    from jetspark import Consumer, ConsumerInfo
-    from jetspark.jetstream.message import Message
+    from jetspark import Consumer, ConsumerInfo, Message
 
 #: How much too early a redelivery may seem: the server's clock runs from its side of the delivery.
 EARLY = 0.05

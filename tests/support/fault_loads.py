@@ -16,8 +16,8 @@ from typing import Any, Self
 import jetspark
 import jetspark.blocking
 from jetspark import ConsumerConfig
-from jetspark.connection.events import Disconnected, Event, Reconnected
 from jetspark.errors import JetsparkError
+from jetspark.events import Disconnected, Event, Reconnected
 
 TIMEOUT = 1.5
 """Seconds that a call may wait."""
@@ -225,6 +225,6 @@ class BlockingLoad(Load):
             self.take(message)
             message.ack()
 
-        with self.consumer.consume(max_messages=100, expires=30, idle_heartbeat=0.5, callback=handle):
+        with self.consumer.consume_with(max_messages=100, expires=30, idle_heartbeat=0.5, callback=handle):
             while not self.ended:
                 time.sleep(0.05)

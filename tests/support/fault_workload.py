@@ -17,10 +17,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jetspark
-from jetspark import ConsumerConfig, PublishFailed, StorageType, StreamConfig, blocking
-from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
-from jetspark.jetstream.consume.errors import PullWarning
-from jetspark.jetstream.errors import NoStreamResponse, Unavailable
+from jetspark import ConsumerConfig, StorageType, StreamConfig, blocking
+from jetspark.errors import (
+    ConnectionLost,
+    JetsparkError,
+    NoStreamResponse,
+    PublishFailed,
+    PullWarning,
+    RequestTimeout,
+    Unavailable,
+)
 from support.helpers import until_answered, when_answered
 from support.recorder import Recorder
 
@@ -227,8 +233,8 @@ class Workload:
             lambda: js.create_consumer(self.name, consumer_config(self.ack_wait))
         )
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
-        self.consume = self.consumer.consume(
-            callback=self._handle,
+        self.consume = self.consumer.consume_with(
+            self._handle,
             concurrency=2,
             max_messages=500,
             expires=EXPIRES,
@@ -335,8 +341,8 @@ class BlockingWorkload:
         when_answered(lambda: js.create_stream(stream_config(self.name, self.replicas)))
         self.consumer = when_answered(lambda: js.create_consumer(self.name, consumer_config(self.ack_wait)))
         self.publisher = js.publisher(retry=True, ack_timeout=self.ack_timeout, window=1000)
-        self.consume = self.consumer.consume(
-            callback=self._handle,
+        self.consume = self.consumer.consume_with(
+            self._handle,
             concurrency=2,
             max_messages=500,
             expires=EXPIRES,

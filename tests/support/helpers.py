@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from jetspark import StorageType, StreamConfig, blocking
-from jetspark.errors import RequestTimeout
-from jetspark.jetstream.errors import NoSuitablePeers
+from jetspark.errors import NoSuitablePeers, RequestTimeout
 from jetspark.server import Cluster
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import jetspark.blocking
 from jetspark.errors import JetsparkError
 
 if TYPE_CHECKING:
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
 
 PATIENCE = 240.0
 """Seconds of a clock on the wall that a task waits for its ``end``; whoever gave it counts CPU time."""

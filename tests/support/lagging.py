@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jetspark.jetstream.errors import NoStreamResponse
+from jetspark.errors import NoStreamResponse
 from support.helpers import eventually_sync
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def follower_of(cluster: Cluster, js: blocking.JetStream, stream: str) -> Server
     return next(
         server
         for server in cluster.servers
-        if server.name != placed.leader and server.url != js._core.message_owner.connected_url
+        if server.name != placed.leader and server.url != js.connection.connected_url
     )
 
 

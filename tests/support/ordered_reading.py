@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from jetspark.jetstream.consume.errors import OrderedReset
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, OrderedReset
 from support.helpers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetspark import OrderedConsumer, Stream
+    from jetspark import Message, OrderedConsumer, Stream
     from jetspark.errors import JetsparkError
-    from jetspark.jetstream.message import Message
 
 
 def seqs(messages: Iterable[Message]) -> list[int]:

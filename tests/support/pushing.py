@@ -12,7 +12,7 @@ from support.consuming import make
 from support.helpers import LIMIT, eventually
 
 if TYPE_CHECKING:
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
     from support.lossy_proxy import LossyProxy
 
 

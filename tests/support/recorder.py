@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from support.helpers import LIMIT
 
 if TYPE_CHECKING:
-    from jetspark.connection.events import Event
+    from jetspark.events import Event
 
 E = TypeVar("E", bound="Event")
 

@@ -21,7 +21,7 @@ from jetspark.errors import JetsparkError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jetspark.jetstream.message import Message
+    from jetspark import Message
 
 PAUSE = 0.02
 ACK_WAIT = 3.0
@@ -85,7 +85,7 @@ class Soak:
         js = self.nc.jetstream(timeout=5.0)
         worker = await js.get_consumer("JOBS", "worker")
         await self._stack.enter_async_context(
-            worker.consume(callback=self._work, concurrency=2, max_messages=20, expires=5)
+            worker.consume_with(self._work, concurrency=2, max_messages=20, expires=5)
         )
         pushed = await js.get_consumer("LOG", "pushed")
         sub = await js.subscribe("log", ordered=True)

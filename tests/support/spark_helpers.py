@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from jetspark import StreamConfig
-from jetspark.jetstream.errors import NotFound
+from jetspark.errors import NotFound
 from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:

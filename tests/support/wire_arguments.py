@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import jetspark
-from jetspark import ConsumerConfig, Expect, Headers, Schedule, StreamConfig
-from jetspark.jetstream.advisory.dead_letters import DeadLetter
-from jetspark.jetstream.message import Message
-from jetspark.jetstream.models.advisories import MaxDeliveriesAdvisory
+import jetspark.advisories
+import jetspark.models
+from jetspark import ConsumerConfig, Expect, Headers, Publishing, Schedule, StoredMsg, StreamConfig
+from jetspark.advisories import DeadLetter, MaxDeliveriesAdvisory
 from jetspark.jetstream.models.model import Model
-from jetspark.jetstream.models.values import Timestamp
-from jetspark.jetstream.publish.many import Publishing
-from jetspark.jetstream.stored import StoredMsg
+from jetspark.models import Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +101,7 @@ KINDS: dict[str, Kind] = {
     "messages": Kind(
         [],
         [
-            *(5, [5], ["bad.x"], [Publishing(LINE)], [("bad.x", b"")]),
+            *(5, [5], ["bad.x"], [Publishing(LINE)], [("bad.x",)], [("bad.x", b"", None)]),
             *([Publishing("bad.x", *given)] for given in MANY),
         ],
     ),
@@ -132,6 +130,7 @@ FETCH = {
     "priority": "priority",
 }
 ORDERED = {
+    "config": "local",
     "filter_subjects": "filters",
     "deliver_policy": "choice",
     "opt_start_seq": "seq",
@@ -143,29 +142,47 @@ ORDERED = {
     "name_prefix": "name",
     "metadata": "texts",
 }
+CONSUME = {
+    "max_messages": "count",
+    "max_bytes": "count",
+    "threshold_messages": "local",
+    "threshold_bytes": "local",
+    "max_bytes_per_request": "local",
+    "expires": "seconds",
+    "idle_heartbeat": "seconds",
+    "stop_after": "local",
+    "group": "group",
+    "min_pending": "count",
+    "min_ack_pending": "count",
+    "priority": "priority",
+    "on_error": "local",
+}
+COLUMNAR = {"max_messages", "max_bytes", "threshold_messages", "threshold_bytes", "expires", "idle_heartbeat"}
+COLUMNAR |= {"stop_after", "on_error"}
 WITH_CONFIG = {"config": "consumer config", "pedantic": "flag"}
 TIMEOUT = {"timeout": "local"}
 
 ARGUMENTS: dict[str, dict[str, str]] = {
     "Advisories.next": TIMEOUT,
     "AtomicBatch.publish": PUBLISH,
+    "Authenticator.connect_fields": {"nonce": "local"},
     "Connection.flush": TIMEOUT,
     "Connection.jetstream": {"domain": "name", "api_prefix": "reply", "timeout": "local"},
     "Connection.publish": {
         "subject": "subject",
-        "payload": "payload",
+        "data": "payload",
         "reply": "reply",
         "headers": "headers",
     },
     "Connection.request": {
         "subject": "subject",
-        "payload": "payload",
+        "data": "payload",
         "timeout": "local",
         "headers": "headers",
     },
     "Connection.request_many": {
         "subject": "subject",
-        "payload": "payload",
+        "data": "payload",
         "timeout": "local",
         "max_messages": "count",
         "stall": "local",
@@ -181,24 +198,14 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "pending_messages_limit": "local",
         "pending_bytes_limit": "local",
     },
-    "Consumer.consume": {
-        "max_messages": "count",
-        "max_bytes": "count",
-        "threshold_messages": "local",
-        "threshold_bytes": "local",
-        "max_bytes_per_request": "local",
-        "expires": "seconds",
-        "idle_heartbeat": "seconds",
-        "stop_after": "local",
-        "group": "group",
-        "min_pending": "count",
-        "min_ack_pending": "count",
-        "priority": "priority",
-        "on_error": "local",
-        "batches": "local",
-        "callback": "local",
-        "concurrency": "local",
+    "Consumer.consume": CONSUME,
+    "Consumer.consume_arrow": {
+        **{name: kind for name, kind in CONSUME.items() if name in COLUMNAR},
+        "columns": "local",
+        "views": "local",
     },
+    "Consumer.consume_batches": CONSUME,
+    "Consumer.consume_with": {"callback": "local", "concurrency": "local", **CONSUME},
     "Consumer.fetch": FETCH,
     "Consumer.fetch_bytes": {"max_bytes": "count", "expires": "seconds", "idle_heartbeat": "seconds"},
     "Consumer.fetch_no_wait": {"max_messages": "count"},
@@ -286,6 +293,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "alarm_factor": "local",
         "pending_messages_limit": "local",
         "pending_bytes_limit": "local",
+        "delete_on_close": "local",
         "on_error": "local",
     },
     "JetStream.update_consumer": {"stream": "stream", **WITH_CONFIG},
@@ -307,9 +315,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "Publisher.publish_many": {"messages": "messages"},
     "Publishing": {name: kind for name, kind in PUBLISH.items() if name != "schedule"},
     "PullSubscription.fetch": {"batch": "count", "timeout": "seconds"},
-    "PullSubscription.unsubscribe": {"limit": "limit"},
+    "PullSubscription.unsubscribe": {"max_messages": "limit"},
     "PushSubscription.next": TIMEOUT,
-    "PushSubscription.unsubscribe": {"limit": "limit"},
+    "PushSubscription.unsubscribe": {"max_messages": "limit"},
     "Schedule": {
         "target": "subject",
         "at": "time",
@@ -357,7 +365,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "Stream.resume_consumer": {"consumer": "consumer"},
     "Stream.update_consumer": WITH_CONFIG,
     "Subscription.next": TIMEOUT,
-    "Subscription.unsubscribe": {"limit": "limit"},
+    "Subscription.unsubscribe": {"max_messages": "limit"},
     "Timestamp.astimezone": {"tz": "local"},
     "Timestamp.from_datetime": {"value": "local", "field": "local"},
     "Timestamp.from_ns": {"ns": "local"},
@@ -368,7 +376,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 }
 
 INTERNAL = {"deliver", "deliver_columns", "ended", "link_lost", "link_restored", "publish_refused"}
-"""What the connection calls, on classes whose other methods are the user's."""
+INTERNAL |= {"acked_many", "failed"}
+"""What the connection and the publisher call, on classes whose other methods are the user's."""
 
 # Where other arguments have to be given, or another object, for the call to come to its bad one.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -409,8 +418,8 @@ FINE: dict[str, list[Any]] = {
 def signatures() -> dict[str, list[str]]:
     """Every public function with arguments, by class, and their names."""
     found: dict[str, list[str]] = {}
-    names = {name: getattr(jetspark, name) for name in jetspark.__all__}
-    names |= {"Message": Message, "Publishing": Publishing}
+    modules = (jetspark, jetspark.models, jetspark.advisories)
+    names = {name: getattr(module, name) for module in modules for name in module.__all__}
     for name, what in names.items():
         if inspect.isfunction(what):
             found[name] = list(inspect.signature(what).parameters)
@@ -510,7 +519,7 @@ def call_of(function: str) -> Callable[[World, dict[str, Any]], Any]:
 def required(function: str) -> dict[str, Any]:
     """Good values for the arguments that have to be there."""
     owner, _, method = function.partition(".")
-    what = {"Message": Message, "Publishing": Publishing}.get(owner) or getattr(jetspark, owner)
+    what = getattr(jetspark.advisories if owner in jetspark.advisories.__all__ else jetspark, owner)
     if not method:
         return {"subject": "bad.x"} if what is Publishing else {}
     parameters = inspect.signature(getattr(what, method)).parameters

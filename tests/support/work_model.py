@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jetspark import ConsumerInfo
-    from jetspark.jetstream.flow.ack_reply import Metadata
+    from jetspark import ConsumerInfo, Metadata
 
 #: How much too early something may seem.
 SLACK = 0.1

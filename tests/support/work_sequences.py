@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetspark
 from jetspark import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-from jetspark.errors import ConnectionClosed, ConnectionLost, JetsparkError, NoRespondersError, RequestTimeout
-from jetspark.jetstream.consume.errors import NoConsumerResponders, PullUnanswered, ServerShutdown
-from jetspark.jetstream.errors import JetStreamNotEnabled
+from jetspark.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    JetsparkError,
+    JetStreamNotEnabled,
+    NoConsumerResponders,
+    NoRespondersError,
+    PullUnanswered,
+    RequestTimeout,
+    ServerShutdown,
+)
 from support.helpers import unique
 from support.lossy_proxy import LossyProxy
 from support.work_model import Model
@@ -25,8 +33,7 @@ from support.work_model import Model
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from jetspark import Consumer, Stream
-    from jetspark.jetstream.message import Message
+    from jetspark import Consumer, Message, Stream
     from jetspark.server import Server
 
 T = TypeVar("T")
@@ -40,6 +47,7 @@ DISTURBED = (
     JetStreamNotEnabled,
     NoConsumerResponders,
     NoRespondersError,
+    PullUnanswered,
     RequestTimeout,
     ServerShutdown,
 )
@@ -300,8 +308,8 @@ class Sequence:
             await self._take(message, since)
 
         with self._disturbance():
-            async with self.consumer.consume(
-                callback=handle, concurrency=self.chance.randint(1, 4), expires=2
+            async with self.consumer.consume_with(
+                handle, concurrency=self.chance.randint(1, 4), expires=2
             ) as running:
                 await asyncio.sleep(self.chance.uniform(0, 0.3))
                 if self.chance.random() < 0.5:
@@ -487,7 +495,7 @@ class Sequence:
         async def handle(message: Message) -> None:
             await self._take_for_good(message, since)
 
-        async with self.consumer.consume(callback=handle, concurrency=4, expires=10):
+        async with self.consumer.consume_with(handle, concurrency=4, expires=10):
             until = time.monotonic() + PATIENCE
             if self.chance.random() < 0.5:
                 await self.proxy.cut()

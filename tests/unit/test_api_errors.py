@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 
-from jetspark.errors import JetsparkError, NoRespondersError
-from jetspark.jetstream import errors
-from jetspark.jetstream.errors import (
+from jetspark import errors
+from jetspark.errors import (
     ApiError,
     ConsumerExists,
     ConsumerNotFound,
     InvalidConsumerConfig,
+    JetsparkError,
     JetStreamNotEnabled,
     MessageNotFound,
+    NoRespondersError,
     NoStreamResponse,
     NotFound,
     PublishRefused,
     StreamNotFound,
     Unavailable,
     WrongLastSequence,
-    error_from_response,
 )
+from jetspark.jetstream.errors import error_from_response
 
 RECORDED = Path(__file__).parent / "server_responses"
 # nats-server 2.15 numbers its errors without a gap.

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetspark._secret import Secret
+from jetspark import Authenticator, Secret
 from jetspark.connection.auth import (
     JWT,
-    Authenticator,
     CallableAuth,
     Combined,
     CredsFile,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark._secret import Secret
+from jetspark import Secret
 from jetspark.connection.contexts import known_contexts, load_context, selected_context
 from jetspark.errors import InvalidArgument
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
+import pkgutil
 
 import pytest
 
-from jetspark import errors
-from jetspark._secret import Secret
+import jetspark
+from jetspark import Secret, errors
 from jetspark.errors import InvalidArgument, JetsparkError, RequestTimeout
 
 EXAMPLES = {
@@ -30,10 +32,11 @@ EXAMPLES = {
     "ControlLineExceeded": ("a.b", 5000),
     "DrainTimeout": ("not drained",),
 }
+ELSEWHERE = {name for names in errors._EXPORTS.values() for name in names.split()}
 CLASSES = {
     name: value
     for name, value in vars(errors).items()
-    if inspect.isclass(value) and issubclass(value, BaseException) and value.__module__ == errors.__name__
+    if inspect.isclass(value) and issubclass(value, BaseException) and name not in ELSEWHERE
 }
 
 every_error = pytest.mark.parametrize("name", sorted(CLASSES))
@@ -163,3 +166,30 @@ def test_a_value_that_can_not_be_pickled_does_not_cost_the_error():
     assert str(loaded) == str(error)
     assert (loaded.field, loaded.rule) == (error.field, error.rule)
     assert loaded.value == repr(error.value)
+
+
+def public_errors() -> dict[str, type[BaseException]]:
+    """By name, the exceptions of every module but those of Spark and of the command line."""
+    found: dict[str, type[BaseException]] = {}
+    for info in pkgutil.walk_packages(jetspark.__path__, "jetspark."):
+        if info.name.split(".")[1] in ("spark", "cli") or info.name.endswith("._speed"):
+            continue
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if isinstance(value, type) and issubclass(value, JetsparkError) and not name.startswith("_"):
+                assert found.setdefault(name, value) is value, f"two classes are called {name}"
+    return found
+
+
+def test_every_error_is_exported_and_no_two_have_one_name():
+    found = public_errors()
+    assert sorted(errors.__all__) == sorted(found)
+    for name, cls in found.items():
+        assert getattr(errors, name) is cls
+        assert cls.__name__ == name
+
+
+def test_tracebacks_and_pickles_name_the_module_to_import_from():
+    assert {cls.__module__ for cls in public_errors().values()} == {"jetspark.errors"}
+    error = errors.StreamNotFound(404, 10059, "stream not found")
+    assert b"jetspark.jetstream" not in pickle.dumps(error)
+    assert same(pickle.loads(pickle.dumps(error)), error)

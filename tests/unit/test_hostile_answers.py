@@ -12,16 +12,15 @@ import msgspec
 import pytest
 
 import jetspark
+from jetspark import PubAck, StreamInfo
+from jetspark.advisories import decode_advisory
 from jetspark.connection import discovery, listening
 from jetspark.connection.core import MAX_ERRORS_A_READ
-from jetspark.errors import ConnectionLost, ProtocolError
+from jetspark.errors import ApiError, ConnectionLost, NotJetStreamMessage, ProtocolError
 from jetspark.jetstream.api import Api, decode_response
-from jetspark.jetstream.errors import ApiError, error_from_response
-from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, parse_ack_reply
+from jetspark.jetstream.errors import error_from_response
+from jetspark.jetstream.flow.ack_reply import parse_ack_reply
 from jetspark.jetstream.flow.statuses import Status
-from jetspark.jetstream.models.advisories import decode_advisory
-from jetspark.jetstream.models.puback import PubAck
-from jetspark.jetstream.models.stream_info import StreamInfo
 from jetspark.wire import Parser
 from support.fake_server import FakeServer, Peer
 from support.helpers import LIMIT, eventually

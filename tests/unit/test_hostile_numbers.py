@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jetspark.errors import JetsparkError, ProtocolError
+from jetspark import ConsumerInfo, PubAck, StoredMsg, StreamInfo
+from jetspark.advisories import decode_advisory
+from jetspark.errors import JetsparkError, ProtocolError, WrongLastSequence
 from jetspark.jetstream import stored
 from jetspark.jetstream.api import decode_response
-from jetspark.jetstream.errors import WrongLastSequence, error_from_response
+from jetspark.jetstream.errors import error_from_response
 from jetspark.jetstream.flow.ack_reply import num_pending, parse_ack_reply, sequences
 from jetspark.jetstream.flow.fast import PING, FastFlow, State
 from jetspark.jetstream.flow.statuses import Status
-from jetspark.jetstream.models.account import AccountInfo
-from jetspark.jetstream.models.advisories import decode_advisory
-from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
-from jetspark.jetstream.models.counter import CounterValue
-from jetspark.jetstream.models.puback import PubAck
-from jetspark.jetstream.models.stream_info import StreamInfo
-from jetspark.jetstream.models.values import Duration, Timestamp
-from jetspark.jetstream.stored import StoredMsg, stored_from_direct
+from jetspark.jetstream.stored import stored_from_direct
+from jetspark.models import AccountInfo, ConsumerPause, CounterValue, Duration, Timestamp
 from jetspark.wire import Headers, Info, Parser
 
 if TYPE_CHECKING:

@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 import jetspark
-import jetspark.connection
-import jetspark.jetstream
 
-SRC = Path(__file__).parents[2] / "src"
-PACKAGES = ("jetspark", "jetspark.connection", "jetspark.jetstream")
+MODULES = ("jetspark", "jetspark.connection", "jetspark.errors", "jetspark.spark")
 
 
 def fresh(code: str) -> str:
@@ -26,9 +23,9 @@ def fresh(code: str) -> str:
     return ran.stdout.strip()
 
 
-def declared(package: str) -> dict[str, str]:
-    """By name, the module that the package's imports for type checkers take it from."""
-    source = (SRC / package.replace(".", "/") / "__init__.py").read_text()
+def declared(module: str) -> dict[str, str]:
+    """By name, the module that the imports for type checkers take it from."""
+    source = Path(str(importlib.import_module(module).__file__)).read_text()
     block = next(
         node
         for node in ast.parse(source).body
@@ -38,24 +35,22 @@ def declared(package: str) -> dict[str, str]:
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
         for alias in node.names:
-            if alias.name == "*":
-                found |= dict.fromkeys(importlib.import_module(str(node.module)).__all__, str(node.module))
-            elif node.module != package:  # else a module of the package itself
-                found[alias.name] = str(node.module)
+            # "as" the same name tells type checkers that it is exported.
+            assert alias.asname == alias.name
+            found[alias.name] = str(node.module)
     return found
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_type_checkers_and_run_time_see_the_same(package: str) -> None:
-    module = importlib.import_module(package)
-    places = {name: home for home, names in module._PLACES.items() for name in names.split()}
-    assert places == declared(package)
-    modules = {"errors", "events"} if package == "jetspark" else set()
-    assert set(module.__all__) == set(places) | modules
-    assert len(module.__all__) == len(set(module.__all__))
+@pytest.mark.parametrize("module", MODULES)
+def test_type_checkers_and_run_time_see_the_same(module: str) -> None:
+    found = importlib.import_module(module)
+    assert {name: home for home, names in found._EXPORTS.items() for name in names.split()} == declared(
+        module
+    )
+    assert len(found.__all__) == len(set(found.__all__))
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", MODULES)
 def test_every_name_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:
@@ -89,15 +84,17 @@ def test_modules_are_attributes_as_if_they_had_been_imported() -> None:
     code = (
         "import jetspark\n"
         "print(jetspark.errors.JetsparkError.__name__, jetspark.events.Connected.__name__,\n"
-        "      jetspark.jetstream.errors.StreamNotFound.__name__, jetspark.wire.headers.Headers.__name__)"
+        "      jetspark.models.StreamState.__name__, jetspark.advisories.NakAdvisory.__name__,\n"
+        "      jetspark.errors.StreamNotFound.__name__, jetspark.wire.headers.Headers.__name__)"
     )
-    assert fresh(code) == "JetsparkError Connected StreamNotFound Headers"
+    assert fresh(code) == "JetsparkError Connected StreamState NakAdvisory StreamNotFound Headers"
 
 
 @pytest.mark.slow
 def test_any_module_may_be_the_first_to_be_imported() -> None:
     # Nothing may rest on an order of imports that a package once had.
-    homes = sorted({home for package in PACKAGES for home in importlib.import_module(package)._PLACES})
+    homes = sorted({home for module in MODULES for home in importlib.import_module(module)._EXPORTS})
+    homes += ["jetspark.models", "jetspark.advisories"]
     code = (
         "import asyncio, importlib, msgspec, os, ssl, sys\n"
         f"for name in {homes}:\n"

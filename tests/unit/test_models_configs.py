@@ -12,25 +12,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.models.consumer_config import (
+from jetspark import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
     PriorityPolicy,
-    consumer_create_request,
-)
-from jetspark.jetstream.models.model import Model
-from jetspark.jetstream.models.stream_config import (
-    ConsumerLimits,
     RetentionPolicy,
     StorageType,
     StreamConfig,
     StreamSource,
     SubjectTransform,
-    stream_config_request,
 )
-from jetspark.jetstream.models.values import Duration, Timestamp
+from jetspark.errors import InvalidArgument, ProtocolError
+from jetspark.jetstream.models.consumer_config import consumer_create_request
+from jetspark.jetstream.models.model import Model
+from jetspark.jetstream.models.stream_config import stream_config_request
+from jetspark.models import ConsumerLimits, Duration, Timestamp
 
 
 def test_only_set_fields_go_on_the_wire() -> None:

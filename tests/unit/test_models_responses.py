@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-from jetspark.errors import ProtocolError
-from jetspark.jetstream.errors import ApiError, WrongLastSequence
-from jetspark.jetstream.models.account import AccountInfo
-from jetspark.jetstream.models.cluster import ClusterInfo
-from jetspark.jetstream.models.consumer_config import AckPolicy, DeliverPolicy, PriorityPolicy, ReplayPolicy
-from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
+from jetspark import (
+    AckPolicy,
+    Compression,
+    ConsumerInfo,
+    DeliverPolicy,
+    PriorityPolicy,
+    PubAck,
+    ReplayPolicy,
+    RetentionPolicy,
+    StreamInfo,
+)
+from jetspark.errors import ApiError, ProtocolError, WrongLastSequence
 from jetspark.jetstream.models.model import Model
-from jetspark.jetstream.models.puback import PubAck
-from jetspark.jetstream.models.stream_config import Compression, PersistMode, RetentionPolicy
-from jetspark.jetstream.models.stream_info import StreamInfo
 from jetspark.jetstream.models.validation import validate_consumer_config, validate_stream_config
+from jetspark.models import AccountInfo, ClusterInfo, ConsumerPause, PersistMode
 
 RECORDED = Path(__file__).parent / "server_responses"
 STREAMS = sorted(path.stem for path in RECORDED.glob("stream_*.json"))

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetspark import AckPolicy
 from jetspark.errors import InvalidArgument, ProtocolError
-from jetspark.jetstream.models.consumer_config import AckPolicy
-from jetspark.jetstream.models.values import Duration, Timestamp, to_nanoseconds
+from jetspark.jetstream.models.values import to_nanoseconds
+from jetspark.models import Duration, Timestamp
 
 YEAR = 366 * 86_400 * 1_000_000_000
 

@@ -16,7 +16,8 @@ import traceback
 import msgspec
 import pytest
 
-from jetspark._secret import Secret, hides_locals
+from jetspark import Secret
+from jetspark._secret import hides_locals
 
 HIDDEN = "hunter2-correct-horse"
 

@@ -145,9 +145,9 @@ FILTERED = {"filter_subject": "a.b"}
     ],
 )
 def test_a_consumer_that_does_not_fit_is_its_own_error(
-    found: ConsumerInfo, options: dict[str, Any], error: type[checks.ConsumerUnfit]
+    found: ConsumerInfo, options: dict[str, Any], error: type[checks.IncompatibleConsumer]
 ) -> None:
-    with pytest.raises(checks.ConsumerUnfit) as caught:
+    with pytest.raises(checks.IncompatibleConsumer) as caught:
         check_binding(found, wish(**options))
     assert type(caught.value) is error
     assert (caught.value.stream, caught.value.consumer) == ("S", "d")

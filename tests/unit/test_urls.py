@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetspark._secret import Secret
+from jetspark import Secret
 from jetspark.connection.urls import (
     Servers,
     ServerURL,

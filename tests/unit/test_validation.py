@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from jetspark import ConsumerConfig
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.models.consumer_config import ConsumerConfig
 from jetspark.jetstream.models.validation import (
     check_name,
     check_subject,

@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
+from jetspark import Placement, StreamConfig, StreamSource, SubjectTransform
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.models.stream_config import (
-    ConsumerSource,
-    External,
-    Placement,
-    RePublish,
-    StreamConfig,
-    StreamSource,
-    SubjectTransform,
-)
 from jetspark.jetstream.models.validation import validate_stream_config
+from jetspark.models import ConsumerSource, External, RePublish
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 

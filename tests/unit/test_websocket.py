@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
-from jetspark._secret import Secret
+from jetspark import Secret
 from jetspark.connection.urls import parse_server_url
 from jetspark.connection.websocket import WebSocketCodec
 from jetspark.errors import AuthorizationError, ConnectionLost, InvalidArgument, JetsparkError, ProtocolError

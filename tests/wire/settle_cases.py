@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import strategies as st
 from wire_cases import Got
 
-from jetspark.jetstream.models.puback import PubAck
+from jetspark import PubAck
 from jetspark.wire import Parser
 from jetspark.wire.columns import ANSWERS, PackedColumns
 

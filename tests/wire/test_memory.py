@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jetspark import AckBatch, PubAck
 from jetspark.errors import InvalidArgument
-from jetspark.jetstream.models.puback import PubAck
-from jetspark.jetstream.publish.many import AckBatch
 from jetspark.wire import Parser, backend
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import COLUMNAR, Columns, PackedColumns

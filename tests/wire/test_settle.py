@@ -26,11 +26,9 @@ from settle_cases import (
     to,
 )
 
-from jetspark import Msg
+from jetspark import AckBatch, Msg, PubAck, Publisher
 from jetspark.errors import JetsparkError
-from jetspark.jetstream.models.puback import PubAck, decode_puback
-from jetspark.jetstream.publish.many import AckBatch
-from jetspark.jetstream.publish.publisher import Publisher
+from jetspark.jetstream.models.puback import decode_puback
 from jetspark.wire import Messages, Parser, backend
 from jetspark.wire._backend import speed
 from jetspark.wire.columns import ANSWERS, PackedColumns

@@ -31,7 +31,7 @@ from settle_cases import (
     to,
 )
 
-from jetspark.jetstream.models.puback import PubAck
+from jetspark import PubAck
 from jetspark.wire._backend import speed
 
 # In a case: the serial of an answer that nobody waits for.

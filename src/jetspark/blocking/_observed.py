@@ -66,7 +66,7 @@ class ObservedPublisher(_Observed, Publisher):
     ) -> Any:
         return self._publish_with(super().publish_nowait, subject, data, headers, msg_id, options)
 
-    def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+    def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
         with self._observer.publishing_many(messages) as sending:
             batch = super().publish_many(sending.messages)
         sending.done(batch)

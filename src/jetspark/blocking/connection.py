@@ -138,19 +138,19 @@ class Connection:
     def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         reply: str = "",
         headers: HeadersLike | None = None,
     ) -> None:
         core = self._core
         if core.observer is not None:
-            with core.observer.publishing("core", subject, payload, headers) as sending:
-                core.outbox.publish(subject, payload, reply, sending.headers)
+            with core.observer.publishing("core", subject, data, headers) as sending:
+                core.outbox.publish(subject, data, reply, sending.headers)
                 core.give_way()
             sending.done(None)
             return
-        core.outbox.publish(subject, payload, reply, headers)
+        core.outbox.publish(subject, data, reply, headers)
         core.give_way()
 
     # Subscribe
@@ -187,19 +187,19 @@ class Connection:
     def request(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         headers: HeadersLike | None = None,
     ) -> Msg:
-        answer = self._engine.run(self._client.request, subject, payload, timeout=timeout, headers=headers)
+        answer = self._engine.run(self._client.request, subject, data, timeout=timeout, headers=headers)
         return cast("Msg", answer)  # the parser makes what the kinds of the connection say
 
     @documented_by(AsyncConnection.request_many)
     def request_many(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         max_messages: int | None = None,
@@ -212,7 +212,7 @@ class Connection:
         inbox = self.new_inbox()
         with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers._sink.asked = subject
-            self.publish(subject, payload, reply=inbox, headers=headers)
+            self.publish(subject, data, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
                 now = time.monotonic()
@@ -243,7 +243,7 @@ class Connection:
         timeout: float = 5.0,
     ) -> JetStream:
         target = self._client.jetstream(domain=domain, api_prefix=api_prefix, timeout=timeout)
-        return JetStream(self._engine, target, self._core)
+        return JetStream(self._engine, target, self)
 
     # Flush, drain, close
 
@@ -321,12 +321,12 @@ class _MessageOwner:
         self.core = connection._core
         self._connection = weakref.ref(connection)
 
-    def publish(self, subject: str, payload: bytes, *, headers: HeadersLike | None) -> None:
+    def publish(self, subject: str, data: bytes, *, headers: HeadersLike | None) -> None:
         """Of the facade, with whatever observes it."""
         connection = self._connection()
         if connection is None:
             raise closed_error()
-        connection.publish(subject, payload, headers=headers)
+        connection.publish(subject, data, headers=headers)
 
 
 def _dropped(engine: EngineLoop, client: EngineConnection, listener: ListenerThread | None) -> None:

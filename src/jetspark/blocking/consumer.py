@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, cast
 
 from jetspark.blocking._facade import Facade, check_plain
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking._threads import Courier
 from jetspark.blocking.consume import Consume, ConsumeBatches, ConsumeCallback, Handler
 from jetspark.blocking.message import MessageBatch, take_batch
-from jetspark.jetstream.consume.consume import Consume as AsyncConsume
-from jetspark.jetstream.consume.consume import ConsumeCallback as AsyncConsumeCallback
 from jetspark.jetstream.consume.fetch import collecting
 from jetspark.jetstream.consumer import Consumer as AsyncConsumer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
+    from jetspark.arrow import ConsumeArrow
     from jetspark.blocking.message import Message
     from jetspark.jetstream.consume.consume import ErrorListener
     from jetspark.jetstream.models.consumer_config import ConsumerConfig
@@ -137,78 +137,9 @@ class Consumer(Facade[AsyncConsumer]):
         )
         return batch[0] if batch else None
 
-    @overload
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: Literal[False] = False,
-        callback: None = None,
-        concurrency: int = 1,
-    ) -> Consume: ...
-
-    @overload
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: Literal[True],
-        callback: None = None,
-        concurrency: int = 1,
-    ) -> ConsumeBatches: ...
-
-    @overload
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: Literal[False] = False,
-        callback: Handler,
-        concurrency: int = 1,
-    ) -> ConsumeCallback: ...
-
     @documented_by(
         AsyncConsumer.consume,
-        note=(
-            "Callbacks run in threads of their own, ``on_error`` in another one, so all of them may block\n"
-            "and use the API."
-        ),
+        note="``on_error`` runs in a thread of its own, so it may block and use the API.",
     )
     def consume(
         self,
@@ -226,38 +157,145 @@ class Consumer(Facade[AsyncConsumer]):
         min_ack_pending: int | None = None,
         priority: int = 0,
         on_error: ErrorListener | None = None,
-        batches: bool = False,
-        callback: Handler | None = None,
-        concurrency: int = 1,
-    ) -> Consume | ConsumeBatches | ConsumeCallback:
-        check_plain("callback", callback)
-        check_plain("on_error", on_error)
-        errors = (
-            Courier(on_error, f"on_error of consumer {self.name!r} of stream {self.stream_name!r}")
-            if callable(on_error)
-            else None
+    ) -> Consume:
+        errors = self._error_thread(on_error)
+        target = self._target.consume(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            on_error=on_error if errors is None else errors.put,
         )
-        options: dict[str, Any] = {
-            "max_messages": max_messages,
-            "max_bytes": max_bytes,
-            "threshold_messages": threshold_messages,
-            "threshold_bytes": threshold_bytes,
-            "max_bytes_per_request": max_bytes_per_request,
-            "expires": expires,
-            "idle_heartbeat": idle_heartbeat,
-            "stop_after": stop_after,
-            "group": group,
-            "min_pending": min_pending,
-            "min_ack_pending": min_ack_pending,
-            "priority": priority,
-            "on_error": on_error if errors is None else errors.put,
-            "batches": batches,
-            "callback": callback,
-            "concurrency": concurrency,
-        }
-        target: Any = self._target.consume(**options)
-        if isinstance(target, AsyncConsumeCallback):
-            return ConsumeCallback(self._engine, target, errors)
-        if isinstance(target, AsyncConsume):
-            return Consume(self._engine, target, errors)
+        return Consume(self._engine, target, errors)
+
+    @documented_by(
+        AsyncConsumer.consume_batches,
+        note="``on_error`` runs in a thread of its own, so it may block and use the API.",
+    )
+    def consume_batches(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeBatches:
+        errors = self._error_thread(on_error)
+        target = self._target.consume_batches(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            on_error=on_error if errors is None else errors.put,
+        )
         return ConsumeBatches(self._engine, target, errors)
+
+    @documented_by(
+        AsyncConsumer.consume_with,
+        note=(
+            "Callbacks run in threads of their own, ``on_error`` in another one, so all of them may block\n"
+            "and use the API."
+        ),
+    )
+    def consume_with(
+        self,
+        callback: Handler,
+        *,
+        concurrency: int = 1,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeCallback:
+        check_plain("callback", callback)
+        errors = self._error_thread(on_error)
+        target = self._target.consume_with(
+            cast("Any", callback),
+            concurrency=concurrency,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            on_error=on_error if errors is None else errors.put,
+        )
+        return ConsumeCallback(self._engine, target, errors)
+
+    @documented_by(AsyncConsumer.consume_arrow)
+    def consume_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        views: bool = False,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeArrow:
+        from jetspark.arrow import consume_arrow  # needs pyarrow, and knows this class
+
+        return consume_arrow(
+            self,
+            columns=columns,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            views=views,
+            on_error=on_error,
+        )
+
+    def _error_thread(self, on_error: ErrorListener | None) -> Courier | None:
+        """A thread that calls the listener."""
+        check_plain("on_error", on_error)
+        if not callable(on_error):
+            return None
+        return Courier(on_error, f"on_error of consumer {self.name!r} of stream {self.stream_name!r}")

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from jetspark.blocking._client import EngineCore
     from jetspark.blocking._engine import Engine
+    from jetspark.blocking.connection import Connection
     from jetspark.blocking.consume import Handler
     from jetspark.connection.outbox import HeadersLike
     from jetspark.jetstream.consume.consume import ErrorListener
+    from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
     from jetspark.jetstream.flow.fast import IngestGap
     from jetspark.jetstream.models.account import AccountInfo
     from jetspark.jetstream.models.advisories import Advisory
@@ -47,19 +48,19 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.stream_info import StreamInfo
     from jetspark.jetstream.publish.fast_ingest import GapMode
     from jetspark.jetstream.publish.publish import Expect
-    from jetspark.wire.info import ServerInfo
 
 
 @mirrors(AsyncJetStream)
 class JetStream(Facade[AsyncJetStream]):
-    def __init__(self, engine: Engine, target: AsyncJetStream, core: EngineCore) -> None:
+    def __init__(self, engine: Engine, target: AsyncJetStream, connection: Connection) -> None:
         super().__init__(engine, target)
-        self._core = core
+        self._connection = connection
+        self._core = connection._core
 
     @property
-    @documented_by(AsyncJetStream.server_info)
-    def server_info(self) -> ServerInfo:
-        return self._target.server_info
+    @documented_by(AsyncJetStream.connection)
+    def connection(self) -> Connection:
+        return self._connection
 
     @property
     @documented_by(AsyncJetStream.api_prefix)
@@ -137,6 +138,7 @@ class JetStream(Facade[AsyncJetStream]):
     def create_ordered_consumer(
         self,
         stream: str,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -154,6 +156,7 @@ class JetStream(Facade[AsyncJetStream]):
             self._run(
                 self._target.create_ordered_consumer,
                 stream,
+                config,
                 filter_subjects=filter_subjects,
                 deliver_policy=deliver_policy,
                 opt_start_seq=opt_start_seq,
@@ -214,6 +217,7 @@ class JetStream(Facade[AsyncJetStream]):
         alarm_factor: float = DEFAULT_ALARM_FACTOR,
         pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        delete_on_close: bool | None = None,
         on_error: ErrorListener | None = None,
     ) -> PushSubscription:
         check_plain("callback", callback)
@@ -242,6 +246,7 @@ class JetStream(Facade[AsyncJetStream]):
             alarm_factor=alarm_factor,
             pending_messages_limit=pending_messages_limit,
             pending_bytes_limit=pending_bytes_limit,
+            delete_on_close=delete_on_close,
             on_error=on_error if errors is None else errors.put,
         )
         return PushSubscription(self._engine, target, errors)

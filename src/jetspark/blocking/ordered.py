@@ -37,9 +37,9 @@ class OrderedConsumer(Consumer):
             self.close()
 
     @property
-    @documented_by(AsyncOrderedConsumer.last_stream_seq)
-    def last_stream_seq(self) -> int:
-        return self._target.last_stream_seq
+    @documented_by(AsyncOrderedConsumer.last_sequence)
+    def last_sequence(self) -> int:
+        return self._target.last_sequence
 
     @documented_by(AsyncOrderedConsumer.info)
     def info(self) -> ConsumerInfo:

@@ -180,7 +180,7 @@ class Publisher(Facade[ThreadPublisher]):
         return encode_options(headers, msg_id, expect, ttl, schedule, subject)
 
     @documented_by(AsyncPublisher.publish_many)
-    def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+    def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
         # What makes them runs in the caller's thread.
         made = list(messages) if isinstance(messages, Iterable) else messages
         return self._run(self._target.publish_many, made)

@@ -60,8 +60,8 @@ class PullSubscription(Facade[AsyncPullSubscription]):
         return take_batch(self._engine, partial(self._target.fetch, batch, timeout), stash_of(self._target))
 
     @documented_by(AsyncPullSubscription.unsubscribe)
-    def unsubscribe(self, limit: int = 0) -> None:
-        self._run(self._target.unsubscribe, limit)
+    def unsubscribe(self, max_messages: int = 0) -> None:
+        self._run(self._target.unsubscribe, max_messages)
 
     @documented_by(AsyncPullSubscription.consumer_info)
     def consumer_info(self) -> ConsumerInfo:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
     from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.models.counter import CounterValue
@@ -141,6 +142,7 @@ class Stream(Facade[AsyncStream]):
     @documented_by(AsyncStream.create_ordered_consumer)
     def create_ordered_consumer(
         self,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -157,6 +159,7 @@ class Stream(Facade[AsyncStream]):
             self._engine,
             self._run(
                 self._target.create_ordered_consumer,
+                config,
                 filter_subjects=filter_subjects,
                 deliver_policy=deliver_policy,
                 opt_start_seq=opt_start_seq,

@@ -225,11 +225,11 @@ class PushSubscription(Facade[AsyncPushSubscription]):
     @documented_by(
         AsyncPushSubscription.unsubscribe, note="A callback that runs right now is not waited for."
     )
-    def unsubscribe(self, limit: int = 0) -> None:
+    def unsubscribe(self, max_messages: int = 0) -> None:
         if self._engine.is_foreign or (self._target.closed and self._engine.is_stopped):
             return
-        self._run(self._target.unsubscribe, limit)
-        if not limit and self._errors is not None:
+        self._run(self._target.unsubscribe, max_messages)
+        if not max_messages and self._errors is not None:
             self._errors.stop(self._target.options.connect_timeout)
 
     @documented_by(AsyncPushSubscription.drain)

@@ -109,10 +109,10 @@ class Subscription:
         AsyncSubscription.unsubscribe,
         note="A callback that runs right now is not waited for.",
     )
-    def unsubscribe(self, limit: int = 0) -> None:
+    def unsubscribe(self, max_messages: int = 0) -> None:
         if self._engine.is_foreign or (self._sink.closed and self._engine.is_stopped):
             return
-        self._engine.run(self._sink.unsubscribe, limit)
+        self._engine.run(self._sink.unsubscribe, max_messages)
 
     @documented_by(AsyncSubscription.drain)
     def drain(self) -> None:

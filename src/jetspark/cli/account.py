@@ -9,7 +9,7 @@ from jetspark.cli import output
 from jetspark.cli.declare import Json, command, group
 from jetspark.cli.output import bytes_text, limit_text, number, seconds_text
 from jetspark.cli.settings import connection, current, run
-from jetspark.jetstream.models.account import AccountTier
+from jetspark.models import AccountTier
 
 account = group("The account that the credentials belong to.")
 

@@ -27,12 +27,7 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """The text of an error, at most two lines."""
-    from jetspark.jetstream.errors import (
-        ConsumerNotFound,
-        JetStreamNotEnabled,
-        MessageNotFound,
-        StreamNotFound,
-    )
+    from jetspark.errors import ConsumerNotFound, JetStreamNotEnabled, MessageNotFound, StreamNotFound
 
     text = _text(error)
     if isinstance(error, StreamNotFound):

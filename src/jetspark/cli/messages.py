@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import PubAck
 from jetspark.cli import output
 from jetspark.cli.consumer.command import message_fields
 from jetspark.cli.declare import HeaderOption, Json, command
@@ -22,7 +23,6 @@ from jetspark.cli.values import choice, duration, headers, moment
 from jetspark.connecting import Connection
 from jetspark.connection import Msg, Subscription
 from jetspark.errors import PermissionViolationError
-from jetspark.jetstream import PubAck
 
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Only bodies.")]
 Body = Annotated[

@@ -22,8 +22,8 @@ from jetspark.cli.output import notice
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
+    from jetspark import Consumer, JetStream, Stream
     from jetspark.connecting import Connection
-    from jetspark.jetstream import Consumer, JetStream, Stream
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ async def jetstream(*, listen: bool = False) -> AsyncIterator[JetStream]:
 
 async def find_stream(js: JetStream, name: str) -> Stream:
     """The stream, or an error that names it; the server's own does not."""
-    from jetspark.jetstream.errors import StreamNotFound
+    from jetspark.errors import StreamNotFound
 
     try:
         return await js.get_stream(name)
@@ -141,7 +141,7 @@ async def find_stream(js: JetStream, name: str) -> Stream:
 
 async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
     """The consumer, or an error that names what is missing."""
-    from jetspark.jetstream.errors import ConsumerNotFound, StreamNotFound
+    from jetspark.errors import ConsumerNotFound, StreamNotFound
 
     try:
         return await js.get_consumer(stream, name)

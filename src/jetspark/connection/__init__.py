@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from jetspark._lazy import exports
 
 if TYPE_CHECKING:
-    from jetspark.connection.client import Connection
-    from jetspark.connection.message import Msg
-    from jetspark.connection.statistics import Statistics
-    from jetspark.connection.subscription import Subscription
-
-__all__ = ["Connection", "Msg", "Statistics", "Subscription"]
+    # isort: off
+    from jetspark.connection.client import Connection as Connection
+    from jetspark.connection.message import Msg as Msg
+    from jetspark.connection.statistics import Statistics as Statistics
+    from jetspark.connection.subscription import Subscription as Subscription
+    # isort: on
 
 # The imports above, for run time.
-_PLACES = {
+_EXPORTS = {
     "jetspark.connection.client": "Connection",
     "jetspark.connection.message": "Msg",
     "jetspark.connection.statistics": "Statistics",
@@ -21,4 +21,4 @@ _PLACES = {
 }
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = exports(__name__, _PLACES)
+    __getattr__, __dir__, __all__ = exports(__name__, _EXPORTS)

@@ -135,7 +135,7 @@ class Connection:
     async def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         reply: str = "",
         headers: HeadersLike | None = None,
@@ -149,13 +149,13 @@ class Connection:
         core.check_loop()
         outbox = core.outbox
         if core.observer is not None:
-            with core.observer.publishing("core", subject, payload, headers) as sending:
-                outbox.publish(subject, payload, reply, sending.headers)
+            with core.observer.publishing("core", subject, data, headers) as sending:
+                outbox.publish(subject, data, reply, sending.headers)
                 if outbox.size >= FLUSH_AT:
                     await outbox.give_way()
             sending.done(None)
             return
-        outbox.publish(subject, payload, reply, headers)
+        outbox.publish(subject, data, reply, headers)
         if outbox.size >= FLUSH_AT:
             await outbox.give_way()
 
@@ -196,7 +196,7 @@ class Connection:
     async def request(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         headers: HeadersLike | None = None,
@@ -208,16 +208,16 @@ class Connection:
         """
         core = self._core
         if core.observer is None:
-            return await core.request(subject, payload, timeout=timeout, headers=headers)
-        with core.observer.publishing("request", subject, payload, headers) as sending:
-            answer = await core.request(subject, payload, timeout=timeout, headers=sending.headers)
+            return await core.request(subject, data, timeout=timeout, headers=headers)
+        with core.observer.publishing("request", subject, data, headers) as sending:
+            answer = await core.request(subject, data, timeout=timeout, headers=sending.headers)
         sending.done(None)
         return answer
 
     async def request_many(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         timeout: float | None = None,
         max_messages: int | None = None,
@@ -241,7 +241,7 @@ class Connection:
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers.asked = subject
-            await self.publish(subject, payload, reply=inbox, headers=headers)
+            await self.publish(subject, data, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:
                 deadline = limit if stall is None or count == 0 else min(limit, now() + stall)

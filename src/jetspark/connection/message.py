@@ -67,7 +67,7 @@ class Responder(Protocol):
     async def publish(
         self,
         subject: str,
-        payload: bytes = b"",
+        data: bytes = b"",
         *,
         headers: Headers | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None: ...

@@ -170,25 +170,25 @@ class Subscription(Sink):
         except TimeoutError:
             raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
 
-    async def unsubscribe(self, limit: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing.
+    async def unsubscribe(self, max_messages: int = 0) -> None:
+        """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
 
-        With a limit that has been reached already, what is buffered beyond it is dropped and the rest stays.
+        With a number that has been reached already, what is buffered beyond it is dropped and the rest stays.
         """
-        if not is_whole(limit, 0):
-            raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
+        if not is_whole(max_messages, 0):
+            raise InvalidArgument("max_messages", max_messages, "must be 0 (now) or a positive integer")
         if self._closed:
             return
-        if limit > self.received:
-            self.limit = limit
+        if max_messages > self.received:
+            self.limit = max_messages
             self.core.router.limit(self)
             return
         self.core.router.remove(self)
-        self._discard(self.received - limit if limit else len(self._pending))
+        self._discard(self.received - max_messages if max_messages else len(self._pending))
         self.ended(None)
-        if not limit:
+        if not max_messages:
             self.takers.clear()
-        if not limit and self._runner is not None and self._runner is not asyncio.current_task():
+        if not max_messages and self._runner is not None and self._runner is not asyncio.current_task():
             self._runner.cancel()
             await asyncio.wait([self._runner])
 

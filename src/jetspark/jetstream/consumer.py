@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument, RequestTimeout
@@ -26,9 +26,10 @@ from jetspark.jetstream.models.validation import check_name
 from jetspark.jetstream.subscribe.push import PushOptions, PushSink, PushTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
+    from jetspark.arrow import ConsumeArrow
     from jetspark.jetstream.consume.columnar import ColumnarSink
     from jetspark.jetstream.consume.flow_sink import FlowSink
     from jetspark.jetstream.message import Message
@@ -140,15 +141,15 @@ class Consumer:
         Without its word the fetch raises: :class:`NotConnected` when no server is connected,
         :class:`PullUnanswered` when none answers, both 1 to 5 s after ``expires``;
         :class:`NoConsumerResponders` when the consumer has no leader or does not exist;
-        :class:`MessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
+        :class:`NextMessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
         error is ``batch.error``. A link that breaks and comes back in time is no error: the rest is asked for
         again.
 
         ``no_wait``: what is there now; with ``expires`` it waits that long for a first message.
         ``idle_heartbeat``: seconds of silence after which the server must send a heartbeat (default: on when
         ``expires`` is above 30; at most half of it). ``group``, ``min_pending``, ``min_ack_pending``,
-        ``priority``: priority groups (2.11, 2.12). The consumer's max_request_batch, max_request_expires and
-        max_request_max_bytes limit a request.
+        ``priority``: priority groups (2.11, 2.12). The consumer's ``max_batch``, ``max_expires`` and
+        ``max_bytes`` limit a request.
         """
         self._check_pull()
         options = FetchOptions(
@@ -205,7 +206,6 @@ class Consumer:
         )
         return batch[0] if batch else None
 
-    @overload
     def consume(
         self,
         *,
@@ -222,97 +222,30 @@ class Consumer:
         min_ack_pending: int | None = None,
         priority: int = 0,
         on_error: ErrorListener | None = None,
-        batches: Literal[False] = False,
-        callback: None = None,
-        concurrency: int = 1,
-    ) -> Consume: ...
+    ) -> Consume:
+        """Receive messages continuously, one by one, with a buffer that refills itself while you work::
 
-    @overload
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: Literal[True],
-        callback: None = None,
-        concurrency: int = 1,
-    ) -> ConsumeBatches: ...
+            async with consumer.consume() as messages:
+                async for message in messages:
+                    await message.ack()
 
-    @overload
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: Literal[False] = False,
-        callback: Handler,
-        concurrency: int = 1,
-    ) -> ConsumeCallback: ...
-
-    def consume(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        max_bytes_per_request: int | None = None,
-        expires: float = 30.0,
-        idle_heartbeat: float | None = None,
-        stop_after: int | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int = 0,
-        on_error: ErrorListener | None = None,
-        batches: bool = False,
-        callback: Handler | None = None,
-        concurrency: int = 1,
-    ) -> Consume | ConsumeBatches | ConsumeCallback:
-        """Receive messages continuously, with a buffer that refills itself while you work.
-
-        Use it with ``async with``; iterate it, or give a ``callback`` (async or not; ``concurrency`` of them
-        at a time). ``batches=True`` yields lists instead of single messages.
-
-        ``max_messages``: size of the buffer (500). ``max_bytes``: its size in bytes instead; they exclude
-        each other. ``threshold_messages``, ``threshold_bytes``: refill when so much or less is left (half).
-        ``max_bytes_per_request``: with ``max_messages``, bytes that one request may bring. ``expires``:
-        seconds a single request lives on the server (30, at least 1). ``idle_heartbeat``: seconds of silence
-        after which the server sends a heartbeat (half of ``expires``, 0.5 to 30); none for twice as long is
-        a warning and a new request. ``stop_after``: end after so many messages. ``group``, ``min_pending``,
-        ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12). ``on_error``: called with warnings,
-        with failures of the callback, and with the error that ends it. What the callback raises is
-        reported with its traceback as well, on stderr unless logging is set up; the message stays un-acked.
+        ``max_messages``: size of the buffer (500), not a limit of what is received. ``max_bytes``: its size
+        in bytes instead; they exclude each other. ``threshold_messages``, ``threshold_bytes``: refill when
+        this much or less is left (half). ``max_bytes_per_request``: with ``max_messages``, bytes that one
+        request may bring. ``expires``: seconds a single request lives on the server (30, at least 1).
+        ``idle_heartbeat``: seconds of silence after which the server sends a heartbeat (half of ``expires``,
+        0.5 to 30); none for twice as long is a warning and a new request. ``stop_after``: end after this many
+        messages. ``group``, ``min_pending``, ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12).
+        ``on_error``: called with warnings, and with the error that ends it. The consumer's ``max_batch``,
+        ``max_expires`` and ``max_bytes`` limit each request.
 
         A push consumer sends by itself, so of these only ``stop_after`` and ``on_error`` apply, and others
         are refused. Unless it has a deliver group only one can read from it: :class:`ConsumerInUse`.
 
-        It survives reconnects, leader changes and server restarts by itself.
+        It survives reconnects, leader changes and server restarts by itself. ``consume_batches`` yields
+        lists, ``consume_with`` calls a function, ``consume_arrow`` yields record batches.
         """
-        make_sink: Callable[[ErrorListener], FlowSink]
-        pull = PullOptions(
+        options = PullOptions(
             max_messages=max_messages,
             max_bytes=max_bytes,
             threshold_messages=threshold_messages,
@@ -326,23 +259,131 @@ class Consumer:
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
+        return Consume(self._sink_maker(options), on_error)
+
+    def consume_batches(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeBatches:
+        """Receive messages continuously, in lists as they arrive: for code that works on many at a time.
+
+        The options are those of ``consume``; a list has at most as many messages as the buffer.
+        """
+        options = PullOptions(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        return ConsumeBatches(self._sink_maker(options), on_error)
+
+    def consume_with(
+        self,
+        callback: Handler,
+        *,
+        concurrency: int = 1,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        max_bytes_per_request: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int = 0,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeCallback:
+        """Receive messages continuously and call a function with each of them::
+
+            async with consumer.consume_with(handle, concurrency=10) as running:
+                await running.wait()
+
+        ``callback``: a function, async or not, called with each message. ``concurrency``: how many may run at
+        a time (1, which keeps the order). What it raises is reported with its traceback, on stderr unless
+        logging is set up, and goes to ``on_error`` as :class:`HandlerFailed`; the message stays un-acked. The
+        other options are those of ``consume``.
+        """
+        options = PullOptions(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            max_bytes_per_request=max_bytes_per_request,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        observer = self._js._core.observer
+        if callable(callback) and observer is not None:
+            callback = observer.handling(callback)
+        return ConsumeCallback(self._sink_maker(options), on_error, callback, concurrency)
+
+    def consume_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        expires: float = 30.0,
+        idle_heartbeat: float | None = None,
+        stop_after: int | None = None,
+        views: bool = False,
+        on_error: ErrorListener | None = None,
+    ) -> ConsumeArrow:
+        """Receive messages continuously as Arrow record batches, without a Python object per message; see
+        :func:`jetspark.arrow.consume_arrow`. Needs ack policy none and the extra ``arrow``.
+        """
+        from jetspark.arrow import consume_arrow  # needs pyarrow, and knows this class
+
+        return consume_arrow(
+            self,
+            columns=columns,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            views=views,
+            on_error=on_error,
+        )
+
+    def _sink_maker(self, options: PullOptions) -> Callable[[ErrorListener], FlowSink]:
         if self._info.config.is_push:
-            _refuse_pull_options(pull)
-            make_sink = partial(self._new_push_sink, PushOptions(stop_after=stop_after))
-        else:
-            make_sink = partial(self._new_pull_sink, pull)
-        if callback is not None:
-            if batches:
-                raise InvalidArgument(
-                    "batches", batches, "goes with iteration; a callback gets single messages"
-                )
-            observer = self._js._core.observer
-            if callable(callback) and observer is not None:
-                callback = observer.handling(callback)
-            return ConsumeCallback(make_sink, on_error, callback, concurrency)
-        if concurrency != 1:
-            raise InvalidArgument("concurrency", concurrency, "goes with callback")
-        return (ConsumeBatches if batches else Consume)(make_sink, on_error)
+            _refuse_pull_options(options)
+            return partial(self._new_push_sink, PushOptions(stop_after=options.stop_after))
+        return partial(self._new_pull_sink, options)
 
     def _new_fetch(self, options: FetchOptions) -> Fetch:
         return Fetch(self._target, options, self._stash)

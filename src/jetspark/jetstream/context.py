@@ -15,7 +15,7 @@ from jetspark.jetstream.advisory.feed import Advisories
 from jetspark.jetstream.api import Api, subject_filter
 from jetspark.jetstream.asyncio_kinds import KINDS
 from jetspark.jetstream.consume.ordered import OrderedConsumer, create_ordered
-from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig
+from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD, OrderedConsumerConfig, either
 from jetspark.jetstream.consumer import Consumer
 from jetspark.jetstream.errors import StreamNameInUse, StreamNotFound
 from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.advisories import Advisory
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
-    from jetspark.wire.info import ServerInfo
 
 # Requests of one call that wait for their answers at the same time.
 _AT_ONCE = 32
@@ -79,14 +78,15 @@ class JetStream:
         timeout: float,
         kinds: JetStreamKinds | None = None,
     ) -> None:
+        self._connection = connection
         self._core = core_of(connection)
         self._api = Api(self._core, domain=domain, api_prefix=api_prefix, timeout=timeout)
         self._kinds = kinds or KINDS
 
     @property
-    def server_info(self) -> ServerInfo:
-        """The last INFO of the server that the connection is or was connected to."""
-        return self._core.info
+    def connection(self) -> Connection:
+        """The connection that it was made from."""
+        return self._connection
 
     @property
     def api_prefix(self) -> str:
@@ -218,6 +218,7 @@ class JetStream:
     async def create_ordered_consumer(
         self,
         stream: str,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -233,6 +234,8 @@ class JetStream:
         """A consumer that delivers each message once and in order, without acks; see
         :class:`OrderedConsumer`.
 
+        Takes a ``config``, or its fields as keywords.
+
         ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
         start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
         until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
@@ -241,7 +244,7 @@ class JetStream:
         it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
         ``metadata``: free key-value pairs (2.10).
         """
-        config = OrderedConsumerConfig(
+        given = OrderedConsumerConfig(
             filter_subjects=filter_subjects,
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
@@ -253,7 +256,7 @@ class JetStream:
             name_prefix=name_prefix,
             metadata=metadata,
         )
-        return await create_ordered(self, stream, config)
+        return await create_ordered(self, stream, either(config, given))
 
     async def pull_subscribe(
         self,
@@ -295,6 +298,7 @@ class JetStream:
         alarm_factor: float = DEFAULT_ALARM_FACTOR,
         pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
+        delete_on_close: bool | None = None,
         on_error: ErrorListener | None = None,
     ) -> PushSubscription:
         """Subscribe to a subject of a stream with a push consumer (ADR-15).
@@ -305,8 +309,13 @@ class JetStream:
         unless there is another. ``config``: further settings of a new consumer; an existing one must agree
         with them. ``idle_heartbeat`` (seconds, at least 0.1; none by default), ``flow_control`` (needs
         ``idle_heartbeat``), ``deliver_policy`` (``all``), ``opt_start_seq`` and ``opt_start_time`` are
-        settings of the config as well. A consumer made here is deleted by ``unsubscribe`` and ``drain``, a
-        durable too; to keep it, make it with ``create_consumer`` and bind to it.
+        settings of the config as well.
+
+        ``delete_on_close``: whether ``unsubscribe``, ``drain`` and the end of the block delete the consumer
+        that this call made. By default only an ephemeral one: a durable keeps its place in the stream for the
+        next start, and a queue group's consumer serves the other members. ``True``: a durable too, as ADR-15
+        says; refused with ``queue``. ``False``: nothing; the server removes an ephemeral one when it was
+        unused for its ``inactive_threshold``. What existed before is never deleted.
 
         ``callback``: called with each message, async or not; the message is acked when it returns, unless
         ``manual_ack``. ``ordered``: each message once and in order without acks, whatever happens; see
@@ -317,7 +326,7 @@ class JetStream:
         are events of the connection.
 
         Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
-        :class:`ConsumerUnfit` when the consumer exists and is not what is asked for.
+        :class:`IncompatibleConsumer` when the consumer exists and is not what is asked for.
         """
         subscription: PushSubscription = self._kinds.push_subscription(
             self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
@@ -340,6 +349,7 @@ class JetStream:
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
             opt_start_time=opt_start_time,
+            delete_on_close=delete_on_close,
         )
         if ordered:
             return await subscribe_ordered(subscription, stream, wish, options)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from jetspark.jetstream.api import Api
     from jetspark.jetstream.consume.ordered import OrderedConsumer
+    from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
     from jetspark.jetstream.models.consumer_config import ConsumerConfig, DeliverPolicy
     from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.models.stream_config import StreamConfig
@@ -50,6 +51,7 @@ class StreamHome(ConsumerHome, Protocol):
     async def create_ordered_consumer(
         self,
         stream: str,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -357,6 +359,7 @@ class Stream:
 
     async def create_ordered_consumer(
         self,
+        config: OrderedConsumerConfig | None = None,
         *,
         filter_subjects: str | Sequence[str] | None = None,
         deliver_policy: DeliverPolicy | str | None = None,
@@ -372,6 +375,8 @@ class Stream:
         """A consumer that delivers each message once and in order, without acks; see
         :class:`OrderedConsumer`.
 
+        Takes a ``config``, or its fields as keywords.
+
         ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
         start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
         until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
@@ -382,6 +387,7 @@ class Stream:
         """
         return await self._js.create_ordered_consumer(
             self.name,
+            config,
             filter_subjects=filter_subjects,
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,

@@ -3,13 +3,13 @@
 from jetspark.server._cluster import Cluster
 from jetspark.server._find import find_server
 from jetspark.server._server import Server, ServerTLS
-from jetspark.server.errors import ServerError, ServerNotFound, ServerReloadError, ServerStartError
+from jetspark.server.errors import ServerNotFound, ServerProcessError, ServerReloadError, ServerStartError
 
 __all__ = [
     "Cluster",
     "Server",
-    "ServerError",
     "ServerNotFound",
+    "ServerProcessError",
     "ServerReloadError",
     "ServerStartError",
     "ServerTLS",

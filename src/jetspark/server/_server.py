@@ -27,7 +27,7 @@ from jetspark.server._config import ServerTLS, Settings, render
 from jetspark.server._find import find_server
 from jetspark.server._ports import ReservedPort
 from jetspark.server._watchdog import Watchdog
-from jetspark.server.errors import ServerError, ServerReloadError, ServerStartError
+from jetspark.server.errors import ServerProcessError, ServerReloadError, ServerStartError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -150,7 +150,7 @@ class Server:
     def ws_url(self) -> str:
         """``ws://host:port``, or ``wss://`` with TLS; needs ``websocket=True``."""
         if not self._websocket:
-            raise ServerError("this server has no WebSocket listener: use Server(websocket=True)")
+            raise ServerProcessError("this server has no WebSocket listener: use Server(websocket=True)")
         return f"{'wss' if self._tls else 'ws'}://{self._host}:{self._reserved('websocket').number}"
 
     @property
@@ -161,7 +161,9 @@ class Server:
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise ServerError(f"server {self.name!r} has no process: it was not started, or was stopped")
+            raise ServerProcessError(
+                f"server {self.name!r} has no process: it was not started, or was stopped"
+            )
         return self._process.pid
 
     @property
@@ -318,7 +320,9 @@ class Server:
     def _prepare(self) -> None:
         """Reserve what lasts until stop: ports, folder, watchdog."""
         if self._owner != os.getpid():
-            raise ServerError("this handle was copied by a fork; make a Server of your own in the child")
+            raise ServerProcessError(
+                "this handle was copied by a fork; make a Server of your own in the child"
+            )
         if self._folder is not None:
             return
         binary = find_server(self._binary)  # first: it may raise, and there is nothing to undo yet
@@ -406,18 +410,18 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None or not self.running:
-            raise ServerError(f"server {self.name!r} does not run; start() or restart() it first")
+            raise ServerProcessError(f"server {self.name!r} does not run; start() or restart() it first")
         self._process.send_signal(number)
 
     def _reserved(self, role: str) -> ReservedPort:
         try:
             return self._ports[role]
         except KeyError:
-            raise ServerError(f"server {self.name!r} has no ports yet: start() it first") from None
+            raise ServerProcessError(f"server {self.name!r} has no ports yet: start() it first") from None
 
     def _work_folder(self) -> Path:
         if self._folder is None:
-            raise ServerError(f"server {self.name!r} has no files: it was not started, or was stopped")
+            raise ServerProcessError(f"server {self.name!r} has no files: it was not started, or was stopped")
         return self._folder
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from jetspark.errors import JetsparkError
 
 
-class ServerError(JetsparkError):
+class ServerProcessError(JetsparkError):
     """Root of the errors of :mod:`jetspark.server`."""
 
 
-class ServerNotFound(ServerError):
+class ServerNotFound(ServerProcessError):
     """There is no nats-server binary. The text lists where we looked and how to get one."""
 
     def __init__(self, looked: list[str]) -> None:
@@ -20,7 +20,7 @@ class ServerNotFound(ServerError):
         self.looked = looked
 
 
-class ServerStartError(ServerError):
+class ServerStartError(ServerProcessError):
     """The server ended or was not ready in time. ``log`` holds the end of what it printed."""
 
     def __init__(self, reason: str, log: str) -> None:
@@ -29,7 +29,7 @@ class ServerStartError(ServerError):
         self.log = log
 
 
-class ServerReloadError(ServerError):
+class ServerReloadError(ServerProcessError):
     """The server refused the changed configuration and goes on with the old one."""
 
     def __init__(self, reason: str, log: str) -> None:

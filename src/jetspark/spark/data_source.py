@@ -19,6 +19,7 @@ from jetspark.spark.source.options import parse_source
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -70,3 +71,8 @@ class DefaultSource(DataSource):
         from jetspark.spark.sink.writers import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Register ``format("jetstream")`` with a session, classic or Spark Connect."""
+    spark.dataSource.register(DefaultSource)

@@ -12,8 +12,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from jetspark.errors import ConnectionLost, NoRespondersError, RequestTimeout
-from jetspark.jetstream.errors import JetStreamNotEnabled, Unavailable
+from jetspark.errors import (
+    ConnectionLost,
+    JetStreamNotEnabled,
+    NoRespondersError,
+    RequestTimeout,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -89,7 +89,7 @@ def to_bytes(payload: object) -> bytes:
         # A copy: the caller may change a mutable buffer before it is written.
         return bytes(payload)
     raise InvalidArgument(
-        "payload",
+        "data",
         type(payload).__name__,
         "must be bytes; encode text first, as in text.encode()",
     )

@@ -9,9 +9,7 @@ import pytest
 
 import jetspark
 from jetspark import AckPolicy, ConsumerConfig, StorageType
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import OrderedReset
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, InvalidArgument, OrderedReset
 from support.consuming import durable, fill, make, make_filled, numbers
 from support.deliveries import gone, take
 from support.helpers import eventually

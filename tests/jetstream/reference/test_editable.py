@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark import AckMetric, AckPolicy
-from jetspark.jetstream.consume.errors import MaxRequestBatchExceeded
-from jetspark.jetstream.errors import ApiError, ConsumerDoesNotExist, ConsumerExists
+from jetspark import AckPolicy
+from jetspark.advisories import AckMetric
+from jetspark.errors import ApiError, ConsumerDoesNotExist, ConsumerExists, MaxRequestBatchExceeded
 from support.consuming import durable, fill, make, make_filled, numbers
 from support.deliveries import gone, pushed, take
 from support.helpers import PROMPT, eventually, unique

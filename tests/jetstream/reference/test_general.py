@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import (
-    AckMetric,
-    AdvisoryAction,
-    ConsumerActionAdvisory,
-    ConsumerConfig,
-    MaxDeliveriesAdvisory,
-    ReplayPolicy,
-    StorageType,
-    StreamConfig,
+from jetspark import ConsumerConfig, ReplayPolicy, StorageType, StreamConfig
+from jetspark.advisories import AckMetric, AdvisoryAction, ConsumerActionAdvisory, MaxDeliveriesAdvisory
+from jetspark.errors import (
+    ApiError,
+    ConsumerNotFound,
+    InvalidArgument,
+    PermissionViolationError,
+    RequestTimeout,
 )
-from jetspark.errors import InvalidArgument, PermissionViolationError, RequestTimeout
-from jetspark.jetstream.errors import ApiError, ConsumerNotFound
 from support.consuming import durable, fill, make, make_filled, numbers
 from support.deliveries import EARLY, arrivals, gone, pauses, pushed, settled, take
 from support.helpers import FOREVER, PROMPT, eventually, unique
@@ -396,7 +393,7 @@ async def test_one_filter_or_several_but_not_both(js: jetspark.JetStream) -> Non
         await durable(stream, filter_subjects=[f"{stream.name}.*", f"{stream.name}.b"])
     # The server's own word on it, for those who bypass us.
     config = {"durable_name": "x", "filter_subject": "a", "filter_subjects": ["b"], "ack_policy": "explicit"}
-    answer = await js._core.request(
+    answer = await js.connection.request(
         f"$JS.API.CONSUMER.CREATE.{stream.name}.x",
         json.dumps({"stream_name": stream.name, "config": config}).encode(),
     )

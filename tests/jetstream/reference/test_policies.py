@@ -196,7 +196,7 @@ async def test_by_start_time_is_at_or_after_it_to_the_nanosecond(js: jetspark.Je
     policy = DeliverPolicy.BY_START_TIME
     moment = (await stream.get_msg(3)).timestamp
     assert await everything(stream, deliver_policy=policy, opt_start_time=moment) == [2, 3, 4]
-    later = jetspark.Timestamp.from_ns(moment.ns + 1)
+    later = jetspark.models.Timestamp.from_ns(moment.ns + 1)
     assert await everything(stream, deliver_policy=policy, opt_start_time=later) == [3, 4]
     future = datetime.now(UTC) + timedelta(hours=1)
     assert await everything(stream, deliver_policy=policy, opt_start_time=future) == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark.errors import InvalidArgument
-from jetspark.jetstream.consume.errors import (
+from jetspark.errors import (
+    InvalidArgument,
     MaxRequestBatchExceeded,
     MaxRequestExpiresExceeded,
     MaxRequestMaxBytesExceeded,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jetspark import AckPolicy, StorageType
-from jetspark.errors import InvalidArgument, RequestTimeout
-from jetspark.jetstream.errors import ApiError
+from jetspark.errors import ApiError, InvalidArgument, RequestTimeout
 from support.consuming import durable, fill, make, make_filled
 from support.deliveries import EARLY, pushed
 from support.helpers import eventually, unique

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import AckPolicy, Consumer, ConsumerConfig, JetStream, StreamConfig
 from jetspark.cli import output
 from jetspark.cli.bench.report import Result, bars, micros, percentiles
 from jetspark.cli.declare import Json, command, group
@@ -17,8 +18,7 @@ from jetspark.cli.settings import connection, current, find_stream, run
 from jetspark.cli.values import size as parse_size
 from jetspark.connecting import Connection
 from jetspark.connection import Subscription
-from jetspark.jetstream import AckPolicy, Consumer, ConsumerConfig, JetStream, StreamConfig
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.errors import StreamNotFound
 
 app = group("Benchmarks of publishing, subscribing and JetStream.")
 js_app = group("Benchmarks of JetStream.")

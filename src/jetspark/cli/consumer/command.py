@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import Consumer, ConsumerInfo, Message
 from jetspark.cli import output
 from jetspark.cli.asking import confirm
 from jetspark.cli.consumer import options as consumer_options
@@ -17,8 +18,7 @@ from jetspark.cli.stopping import stopped_by_signal
 from jetspark.cli.stream.command import show_changes
 from jetspark.cli.values import choice, duration, moment
 from jetspark.errors import JetsparkError
-from jetspark.jetstream import Consumer, ConsumerInfo, ConsumerPause
-from jetspark.jetstream.message import Message
+from jetspark.models import ConsumerPause
 
 app = group("Consumers: list, create, change, read through them, pause.")
 

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import ConsumerConfig
 from jetspark.cli.declare import flag_option, many_option, number_option, text_option
 from jetspark.cli.errors import UsageError
 from jetspark.cli.stream.options import read_config
 from jetspark.cli.values import choice, duration, moment, pairs, size, words
-from jetspark.jetstream import ConsumerConfig
 
 _ACK = {"explicit": "explicit", "none": "none", "all": "all"}
 _DELIVER = {"all": "all", "new": "new", "last": "last", "subject": "last_per_subject", "1": "all"}

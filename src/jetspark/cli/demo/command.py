@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jetspark import JetStream, StreamConfig
 from jetspark.cli import output
 from jetspark.cli.declare import Json, command
 from jetspark.cli.demo.chart import text_chart, write_png
@@ -31,7 +32,6 @@ from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.settings import run as run_loop
 from jetspark.cli.stopping import stopped_by_signal
 from jetspark.connecting import connect
-from jetspark.jetstream import JetStream, StreamConfig
 
 if TYPE_CHECKING:
     from jetspark.server import Server
@@ -227,7 +227,7 @@ class Show:
 
         async def show() -> None:
             consumer = await js.create_ordered_consumer("REVENUE")
-            async with consumer, consumer.consume(batches=True) as groups:
+            async with consumer, consumer.consume_batches() as groups:
                 async for group in groups:
                     screen.arrived([Total.from_row(jsonlib.loads(message.data)) for message in group])
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from jetspark import JetStream, Stream
     from jetspark.cli.pipe.job import Job, Sink
     from jetspark.cli.pipe.places import Place
     from jetspark.cli.settings import Settings
-    from jetspark.jetstream import JetStream, Stream
 
 SAMPLE = 500
 _USERINFO = re.compile(r"(\w+://)?([^@/]+)@(.*)")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import StoredMsg, StreamInfo
 from jetspark.cli import output
 from jetspark.cli.asking import ask, can_ask, confirm
 from jetspark.cli.declare import Force, Json, StreamName, command, group
@@ -15,7 +16,6 @@ from jetspark.cli.settings import find_stream, jetstream, run
 from jetspark.cli.stream import options as stream_options
 from jetspark.cli.stream import transfer
 from jetspark.cli.values import moment
-from jetspark.jetstream import StoredMsg, StreamInfo
 
 app = group("Streams: list, create, change, look into, export and restore.")
 

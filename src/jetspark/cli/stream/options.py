@@ -6,17 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import Placement, StreamConfig, StreamSource, SubjectTransform
 from jetspark.cli.declare import flag_option, many_option, number_option, text_option
 from jetspark.cli.errors import UsageError
 from jetspark.cli.values import choice, duration, pairs, size, words
-from jetspark.jetstream import (
-    ConsumerLimits,
-    Placement,
-    RePublish,
-    StreamConfig,
-    StreamSource,
-    SubjectTransform,
-)
+from jetspark.models import ConsumerLimits, RePublish
 
 _RETENTION = {"limits": "limits", "interest": "interest", "work": "workqueue", "workqueue": "workqueue"}
 _STORAGE = {"file": "file", "f": "file", "memory": "memory", "m": "memory"}

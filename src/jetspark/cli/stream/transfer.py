@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
 
+from jetspark import Expect, RetentionPolicy, StoredMsg, StreamConfig
 from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.settings import find_stream, jetstream
-from jetspark.jetstream import Expect, RetentionPolicy, StoredMsg, StreamConfig, Timestamp
-from jetspark.jetstream.errors import MessageNotFound, StreamNotFound
+from jetspark.errors import MessageNotFound, StreamNotFound
 from jetspark.jetstream.stream import next_on_leader
+from jetspark.models import Timestamp
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from datetime import datetime
 
-    from jetspark.jetstream import JetStream, PubAck, Stream
+    from jetspark import JetStream, PubAck, Stream
 
 VERSION = 1
 _ROWS = 5000

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspark import JetStream
 from jetspark.cli import output
 from jetspark.cli.declare import Json, command
 from jetspark.cli.errors import UsageError
@@ -21,9 +22,7 @@ from jetspark.cli.stopping import stopped_by_signal
 from jetspark.cli.top.view import SORTS, Sample, View, lines, ordered, rows
 from jetspark.cli.values import choice, duration
 from jetspark.connecting import Connection
-from jetspark.errors import JetsparkError
-from jetspark.jetstream import JetStream
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.errors import JetsparkError, StreamNotFound
 
 
 def register(app: typer.Typer) -> None:

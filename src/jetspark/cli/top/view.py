@@ -10,7 +10,7 @@ from jetspark.cli.output import bytes_text, short_number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetspark.jetstream import ConsumerInfo, StreamInfo
+    from jetspark import ConsumerInfo, StreamInfo
 
 
 @dataclass(frozen=True, slots=True)

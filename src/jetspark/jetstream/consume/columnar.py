@@ -223,7 +223,7 @@ class ConsumeColumns(ConsumeBase):
             raise InvalidArgument(
                 "ack_policy",
                 str(consumer.config.ack_policy),
-                "columns carry no acks; use a consumer with ack_policy none, or consume(batches=True)",
+                "columns carry no acks; use a consumer with ack_policy none, or consume_batches()",
             )
         consumer._check_pull()
 

@@ -58,7 +58,7 @@ class PushConsumerError(StatusError):
     remedy = "the consumer has a deliver_subject; subscribe to it, or create a consumer without one"
 
 
-class BadRequest(StatusError):
+class PullRefused(StatusError):
     """The server refused the pull request as malformed, for example a group the consumer does not have."""
 
     remedy = "the pull options do not fit the consumer; the server's reason follows its status"
@@ -73,21 +73,21 @@ class StatusWarning(StatusError, PullWarning):
 
 
 class MaxRequestBatchExceeded(StatusWarning):
-    """The request asked for more messages than the consumer's max_request_batch; later ones are capped."""
+    """The request asked for more messages than the consumer's max_batch; later ones are capped."""
 
-    remedy = "requests are now capped at it; lower max_messages or raise the consumer's max_request_batch"
+    remedy = "requests are now capped at it; lower max_messages or raise the consumer's max_batch"
 
 
 class MaxRequestExpiresExceeded(StatusWarning):
-    """The request asked for a longer wait than the consumer's max_request_expires; later ones are capped."""
+    """The request asked for a longer wait than the consumer's max_expires; later ones are capped."""
 
-    remedy = "requests are now capped at it; lower expires or raise the consumer's max_request_expires"
+    remedy = "requests are now capped at it; lower expires or raise the consumer's max_expires"
 
 
 class MaxRequestMaxBytesExceeded(StatusWarning):
-    """The request asked for more bytes than the consumer's max_request_max_bytes; later ones are capped."""
+    """The request asked for more bytes than the consumer's max_bytes; later ones are capped."""
 
-    remedy = "requests are now capped at it; lower max_bytes or raise the consumer's max_request_max_bytes"
+    remedy = "requests are now capped at it; lower max_bytes or raise the consumer's max_bytes"
 
 
 class MaxWaitingExceeded(StatusWarning):
@@ -122,7 +122,7 @@ class PinIdMismatch(StatusWarning):
     remedy = "another client holds the pin; pull again without a pin id"
 
 
-class MessageTooLarge(StatusWarning):
+class NextMessageTooLarge(StatusWarning):
     """The next message is larger than any request may be, so it can't be delivered."""
 
     remedy = "the next message is larger than the byte limit of a request; raise max_bytes"
@@ -168,43 +168,43 @@ class PullUnanswered(PullWarning):
 class ConsumerGap(ConsumeError):
     """Messages of a push consumer were lost between server and client (a hole in its sequence)."""
 
-    def __init__(self, expected: int, received: int, stream_seq: int) -> None:
+    def __init__(self, expected: int, received: int, sequence: int) -> None:
         super().__init__(
-            f"consumer sequence {received} (stream sequence {stream_seq}) came where {expected} was due: "
+            f"consumer sequence {received} (stream sequence {sequence}) came where {expected} was due: "
             "messages were lost on the way; with acks the server delivers them again"
         )
         self.expected = expected
         self.received = received
-        self.stream_seq = stream_seq
+        self.sequence = sequence
 
 
 class OrderedReset(PullWarning):
     """An ordered consumer is made anew; delivery goes on behind the last message, nothing is lost."""
 
-    def __init__(self, reason: str, last_stream_seq: int) -> None:
-        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_stream_seq}")
+    def __init__(self, reason: str, last_sequence: int) -> None:
+        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_sequence}")
         self.reason = reason
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 class OrderedResetFailed(ConsumeError):
     """An ordered consumer could not be made anew in ``max_reset_attempts`` attempts."""
 
-    def __init__(self, attempts: int, reason: str, last_stream_seq: int) -> None:
+    def __init__(self, attempts: int, reason: str, last_sequence: int) -> None:
         super().__init__(
             f"ordered consumer not recovered after {attempts} attempts, last reason: {reason}; "
-            f"start a new one at sequence {last_stream_seq + 1} or raise max_reset_attempts"
+            f"start a new one at sequence {last_sequence + 1} or raise max_reset_attempts"
         )
         self.attempts = attempts
         self.reason = reason
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 _CLASSES: dict[Kind, type[StatusError]] = {
     Kind.CONSUMER_DELETED: ConsumerDeleted,
     Kind.PUSH_BASED: PushConsumerError,
-    Kind.BAD_REQUEST: BadRequest,
-    Kind.REQUIRED_API_LEVEL: BadRequest,
+    Kind.BAD_REQUEST: PullRefused,
+    Kind.REQUIRED_API_LEVEL: PullRefused,
     Kind.MAX_REQUEST_BATCH: MaxRequestBatchExceeded,
     Kind.MAX_REQUEST_EXPIRES: MaxRequestExpiresExceeded,
     Kind.MAX_REQUEST_MAX_BYTES: MaxRequestMaxBytesExceeded,
@@ -214,7 +214,7 @@ _CLASSES: dict[Kind, type[StatusError]] = {
     Kind.LEADERSHIP_CHANGE: LeadershipChanged,
     Kind.SERVER_SHUTDOWN: ServerShutdown,
     Kind.PIN_ID_MISMATCH: PinIdMismatch,
-    Kind.MESSAGE_TOO_LARGE: MessageTooLarge,
+    Kind.MESSAGE_TOO_LARGE: NextMessageTooLarge,
 }
 
 

@@ -25,7 +25,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
-from jetspark.jetstream.consume.errors import MessageTooLarge
+from jetspark.jetstream.consume.errors import NextMessageTooLarge
 from jetspark.jetstream.consume.pull import PullSink, PullTarget, Stash, message_size
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ class Fetch:
 
     def _error_of(self, sink: PullSink, found: int) -> JetsparkError | None:
         """What ended it early. One that has messages ends as usual when the next is too large."""
-        return None if found and isinstance(sink.error, MessageTooLarge) else sink.error
+        return None if found and isinstance(sink.error, NextMessageTooLarge) else sink.error
 
     def _last_look(self) -> list[Message]:
         """The server has said that there is nothing: what others of this handle left behind since."""
         options = self._options
         found = self._stash.take(options.batch, options.max_bytes)
         if not found and len(self._stash):
-            raise MessageTooLarge(409, "Message Size Exceeds MaxBytes")
+            raise NextMessageTooLarge(409, "Message Size Exceeds MaxBytes")
         return found
 
     def _start(self, stashed: list[Message]) -> PullSink | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from jetspark.errors import InvalidArgument, JetsparkError
-from jetspark.jetstream.consume.errors import MessageTooLarge
+from jetspark.jetstream.consume.errors import NextMessageTooLarge
 from jetspark.jetstream.consume.fetch import Fetch
 from jetspark.jetstream.consume.ordered_chain import OrderedChain, OrderedSink
 from jetspark.jetstream.consume.pull import PullSink, Stash, message_size
@@ -62,7 +62,7 @@ class OrderedFetch(Fetch):
         if len(stash):
             # Full, or the next is too large: nothing may overtake it.
             if not stashed:
-                raise MessageTooLarge(409, "Message Size Exceeds MaxBytes")
+                raise NextMessageTooLarge(409, "Message Size Exceeds MaxBytes")
             return None
         rest = options.without(len(stashed), sum(map(message_size, stashed))) if stashed else options
         if rest is None:
@@ -119,7 +119,7 @@ class OrderedConsumer(Consumer):
         await self.close()
 
     @property
-    def last_stream_seq(self) -> int:
+    def last_sequence(self) -> int:
         """Stream sequence of the last message received in order; 0 before the first."""
         return self._chain.flow.last_stream_seq
 

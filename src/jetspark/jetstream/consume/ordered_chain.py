@@ -21,6 +21,7 @@ from jetspark._log import fields, get_logger
 from jetspark.connection.nuid import next_nuid
 from jetspark.errors import ConnectionLost, JetsparkError, RequestTimeout
 from jetspark.jetstream.consume.errors import ConsumeError, MissedHeartbeat, PullUnanswered
+from jetspark.jetstream.consume.ordered_config import consumer_config
 from jetspark.jetstream.consume.pull import PullSink, PullTarget
 from jetspark.jetstream.errors import ConsumerExists, StreamNotFound
 from jetspark.jetstream.flow.ack_reply import NotJetStreamMessage, sequences
@@ -66,13 +67,13 @@ class OrderedConsumerBusy(ConsumeError):
 class OrderedConsumerClosed(ConsumeError):
     """The ordered consumer was closed. Create a new one, with ``opt_start_seq`` to go on where it was."""
 
-    def __init__(self, name: str, last_stream_seq: int) -> None:
+    def __init__(self, name: str, last_sequence: int) -> None:
         super().__init__(
             f"ordered consumer {name!r} is closed; create a new one"
-            + (f" with opt_start_seq={last_stream_seq + 1}" if last_stream_seq else "")
+            + (f" with opt_start_seq={last_sequence + 1}" if last_sequence else "")
         )
         self.name = name
-        self.last_stream_seq = last_stream_seq
+        self.last_sequence = last_sequence
 
 
 class OrderedSink(PullSink):
@@ -400,7 +401,7 @@ class OrderedChain:
         return None
 
     def _consumer_config(self, create: CreateConsumer) -> ConsumerConfig:
-        return self._config.consumer_config(create, self._mark)
+        return consumer_config(self._config, create, self._mark)
 
     def _delete_later(self, name: str) -> None:
         if not self._core.is_closed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jetspark._checks import is_whole
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy, ReplayPolicy
+from jetspark.jetstream.models.field_docs import show_field_docs
 from jetspark.jetstream.models.validation import check_flag, check_name
 from jetspark.jetstream.models.values import Timestamp
 from jetspark.wire.subjects import validate_filter
@@ -24,30 +25,33 @@ INACTIVE_THRESHOLD = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedConsumerConfig:
-    """What the user may choose. The rest is fixed: ack none, memory storage, one replica."""
+    """Configuration of an ordered consumer. The rest is fixed: ack none, memory storage, one replica.
 
-    #: Deliver only matching subjects: one filter or several (2.10), none of which may contain another.
-    #: Default: all.
+    Checked when it is made, before anything is sent.
+    """
+
     filter_subjects: str | Sequence[str] | None = None
-    #: Where to start. Default ``all``, or what the start options below imply. It holds until the first
-    #: message; from then on a reset goes on behind the last one.
+    """Deliver only matching subjects: one filter or several (2.10), none of which may contain another.
+    Default: all."""
     deliver_policy: DeliverPolicy | str | None = None
-    #: First sequence, at least 1; implies ``by_start_sequence``.
+    """Where to start. Default ``all``, or what the start options below imply. It holds until the first
+    message; from then on a reset goes on behind the last one."""
     opt_start_seq: int | None = None
-    #: First time, an aware datetime; implies ``by_start_time``.
+    """First sequence, at least 1; implies ``by_start_sequence``."""
     opt_start_time: datetime | None = None
-    #: How fast stored messages are sent. Default ``instant``.
+    """First time, an aware datetime; implies ``by_start_time``."""
     replay_policy: ReplayPolicy | str = ReplayPolicy.INSTANT
-    #: Seconds after which the server removes an unused consumer; must be above 0. Default 300.
+    """How fast stored messages are sent. Default ``instant``."""
     inactive_threshold: float | timedelta = INACTIVE_THRESHOLD
-    #: Leave bodies out and add the header ``Nats-Msg-Size``. Default false.
+    """Seconds after which the server removes an unused consumer; must be above 0. Default 300."""
     headers_only: bool = False
-    #: Attempts in a row to make a new consumer before giving up, at least 1. Default: for ever.
+    """Leave bodies out and add the header ``Nats-Msg-Size``. Default false."""
     max_reset_attempts: int | None = None
-    #: Consumers are named ``<name_prefix>_<number>``. Default: a prefix that nobody else has.
+    """Attempts in a row to make a new consumer before giving up, at least 1. Default: for ever."""
     name_prefix: str | None = None
-    #: Free key-value pairs (2.10). Default: none.
+    """Consumers are named ``<name_prefix>_<number>``. Default: a prefix that nobody else has."""
     metadata: Mapping[str, str] | None = None
+    """Free key-value pairs (2.10). Default: none."""
 
     def __post_init__(self) -> None:
         if self.filter_subjects is not None and not isinstance(self.filter_subjects, Iterable):
@@ -92,24 +96,41 @@ class OrderedConsumerConfig:
             return "by_start_sequence"
         return "all" if self.opt_start_time is None else "by_start_time"
 
-    def consumer_config(self, create: CreateConsumer, description: str | None = None) -> ConsumerConfig:
-        """The config of one consumer of the chain."""
-        filters = self.filters
-        if not filters and create.deliver_policy == "last_per_subject":
-            filters = [">"]  # the server wants a filter with this policy
-        return ConsumerConfig(
-            name=create.name,
-            description=description,
-            deliver_policy=DeliverPolicy(create.deliver_policy),
-            opt_start_seq=create.opt_start_seq,
-            opt_start_time=None if create.opt_start_time is None else Timestamp.parse(create.opt_start_time),
-            ack_policy=AckPolicy.NONE,
-            replay_policy=ReplayPolicy(self.replay_policy),
-            inactive_threshold=self.inactive_threshold,
-            headers_only=self.headers_only or None,
-            num_replicas=1,
-            mem_storage=True,
-            filter_subject=filters[0] if len(filters) == 1 else None,
-            filter_subjects=filters if len(filters) > 1 else None,
-            metadata=None if self.metadata is None else dict(self.metadata),
-        )
+
+show_field_docs(OrderedConsumerConfig)
+
+
+def either(config: OrderedConsumerConfig | None, given: OrderedConsumerConfig) -> OrderedConsumerConfig:
+    """The config, or the one made of keywords; both at once are refused."""
+    if config is None:
+        return given
+    if not isinstance(config, OrderedConsumerConfig):
+        raise InvalidArgument("config", config, "must be an OrderedConsumerConfig")
+    if given != OrderedConsumerConfig():
+        raise InvalidArgument("config", config, "excludes keywords; set the fields in the config")
+    return config
+
+
+def consumer_config(
+    config: OrderedConsumerConfig, create: CreateConsumer, description: str | None = None
+) -> ConsumerConfig:
+    """The config of one consumer of the chain."""
+    filters = config.filters
+    if not filters and create.deliver_policy == "last_per_subject":
+        filters = [">"]  # the server wants a filter with this policy
+    return ConsumerConfig(
+        name=create.name,
+        description=description,
+        deliver_policy=DeliverPolicy(create.deliver_policy),
+        opt_start_seq=create.opt_start_seq,
+        opt_start_time=None if create.opt_start_time is None else Timestamp.parse(create.opt_start_time),
+        ack_policy=AckPolicy.NONE,
+        replay_policy=ReplayPolicy(config.replay_policy),
+        inactive_threshold=config.inactive_threshold,
+        headers_only=config.headers_only or None,
+        num_replicas=1,
+        mem_storage=True,
+        filter_subject=filters[0] if len(filters) == 1 else None,
+        filter_subjects=filters if len(filters) > 1 else None,
+        metadata=None if config.metadata is None else dict(config.metadata),
+    )

@@ -138,7 +138,7 @@ class PullSink(FlowSink):
         self.extra = 0
         # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
         exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
-        self._exact = exact
+        self._exact: bool = exact
         self._sizes: deque[int] = deque()
         limit = options.max_messages or getattr(options, "buffer_messages", None)
         # Processing is reported after a sixteenth of the buffer, in messages or in bytes.

@@ -72,7 +72,7 @@ from __future__ import annotations
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
-from jetspark.jetstream.consume.errors import MessageTooLarge, MissedHeartbeat, PullUnanswered, error_for
+from jetspark.jetstream.consume.errors import MissedHeartbeat, NextMessageTooLarge, PullUnanswered, error_for
 from jetspark.jetstream.flow.actions import (
     NOTHING,
     Action,
@@ -572,7 +572,7 @@ class PullFlow:
         size = left[1] if left is not None else 0
         largest = min(self._limit, self._caps.size) if self._ledger.by_bytes else self._caps.size
         if size >= largest or left is None:
-            actions.append(Warn(MessageTooLarge(status.code, status.description)))
+            actions.append(Warn(NextMessageTooLarge(status.code, status.description)))
             self._hold(Recovery.BACK_OFF, now)
         elif self._ledger.by_bytes:
             # Asking again for the same room would be refused again: wait until there is more.

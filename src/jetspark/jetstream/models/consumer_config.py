@@ -126,8 +126,8 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     """Deliver only matching subjects. Default: all. Excludes ``filter_subjects``. Since 2.2. Editable."""
 
     filter_subjects: list[str] | None = None
-    """Several filters, none of which may contain another. Excludes ``filter_subject``. Since 2.10.
-    Editable."""
+    """Several filters, none of which may contain another. Default: all. Excludes ``filter_subject``. Since
+    2.10. Editable."""
 
     replay_policy: OpenField[ReplayPolicy] = ReplayPolicy.INSTANT  # type: ignore[assignment]
     """How fast to deliver. Default ``instant``. Since 2.2. Not editable."""
@@ -169,8 +169,8 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     deliver_subject: str | None = None
     """Subject to push to; its presence makes the consumer push-based. No wildcards; must not be captured
-    by the stream itself. Since 2.2. An update may change it while nobody listens, but not turn push into
-    pull or back."""
+    by the stream itself. Default: none, which means pull. Since 2.2. An update may change it while nobody
+    listens, but not turn push into pull or back."""
 
     deliver_group: str | None = None
     """Push only: queue group that shares the messages. Default: none. Since 2.2. Editable."""

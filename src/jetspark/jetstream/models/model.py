@@ -17,6 +17,7 @@ from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from jetspark.errors import InvalidArgument, ProtocolError
+from jetspark.jetstream.models.field_docs import show_field_docs
 from jetspark.jetstream.models.values import Duration, OpenEnum, Timestamp, to_nanoseconds
 
 Convert = Callable[[Any, str], Any]
@@ -29,6 +30,10 @@ class Model(msgspec.Struct, kw_only=True, frozen=True, repr_omit_defaults=True):
     """Fields of the JSON object that this version of the library does not know, as the server sent them.
     They are sent back on update. May be passed to use a server feature before the library has a name for
     it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        show_field_docs(cls)
 
     def __post_init__(self) -> None:
         for name, convert in _tables(type(self))[0].items():

@@ -1,8 +1,7 @@
 """How a stream is configured: subjects, limits, retention, where it lives and where it copies from.
 
 Each field says its default, the server's rule, the server version that brought it and whether an update
-may change it. "Unset" is ``None``: the field stays off the wire and the server's default holds. Unless a
-text says otherwise a field is editable.
+may change it. "Unset" is ``None``: the field stays off the wire and the server's default holds.
 """
 
 from typing import Any
@@ -158,142 +157,149 @@ class StreamConfig(Model, kw_only=True, frozen=True):
 
     name: str
     """Required. At most 255 bytes; no white space, ``.``, ``*``, ``>``, ``/``, ``\\`` or unprintable
-    characters. Not editable."""
+    characters. Since 2.2. Not editable."""
 
     description: str | None = None
-    """Free text, at most 4 KiB. Default: none. Since 2.3.3."""
+    """Free text, at most 4 KiB. Default: none. Since 2.3.3. Editable."""
 
     subjects: list[str] | None = None
     """Subjects to capture, wildcards allowed. Must not overlap with each other or with those of another
     stream of the account; ``>`` needs ``no_ack`` and one replica; subjects of the JetStream and system
-    APIs need ``no_ack``. Unset: the stream's own name, or none with ``mirror`` or ``sources``. Must be
-    unset with ``mirror``."""
+    APIs need ``no_ack``. Default: the stream's own name, or none with ``mirror`` or ``sources``. Must be
+    unset with ``mirror``. Since 2.2. Editable."""
 
     retention: OpenField[RetentionPolicy] = RetentionPolicy.LIMITS  # type: ignore[assignment]
-    """When messages are deleted. Default ``limits``. Editable only between ``limits`` and ``interest``."""
+    """When messages are deleted. Default ``limits``. Since 2.2. Editable only between ``limits`` and
+    ``interest``."""
 
     max_consumers: int | None = None
-    """Maximum number of consumers. Default -1: unlimited, or 1,000 since 2.15; set a number for more."""
+    """Maximum number of consumers. Default -1: unlimited, or 1,000 since 2.15; set a number for more. Since
+    2.2. Editable."""
 
     max_msgs: int | None = None
-    """Maximum number of messages. Default -1, unlimited."""
+    """Maximum number of messages. Default -1, unlimited. Since 2.2. Editable."""
 
     max_bytes: int | None = None
-    """Maximum size of all messages. Default -1, unlimited; some accounts require a value."""
+    """Maximum size of all messages. Default -1, unlimited; some accounts require a value. Since 2.2.
+    Editable."""
 
     max_age: DurationField = UNSET
-    """Delete messages older than this. Default 0, never; else at least 100 ms."""
+    """Delete messages older than this. Default 0, never; else at least 100 ms. Since 2.2. Editable."""
 
     max_msgs_per_subject: int | None = None
-    """Maximum number of messages kept for each subject. Default -1, unlimited. Since 2.3."""
+    """Maximum number of messages kept for each subject. Default -1, unlimited. Since 2.3. Editable."""
 
     max_msg_size: int | None = None
-    """Largest message (headers and body) accepted. Default -1: only the server's ``max_payload`` holds."""
+    """Largest message (headers and body) accepted. Default -1: only the server's ``max_payload`` holds. Since
+    2.2. Editable."""
 
     discard: OpenField[DiscardPolicy] = DiscardPolicy.OLD  # type: ignore[assignment]
-    """What to do when a limit is reached. Default ``old``."""
+    """What to do when a limit is reached. Default ``old``. Since 2.2. Editable."""
 
     storage: OpenField[StorageType] = StorageType.FILE  # type: ignore[assignment]
-    """Where messages are kept. Default ``file``. Not editable."""
+    """Where messages are kept. Default ``file``. Since 2.2. Not editable."""
 
     num_replicas: int | None = None
-    """How many servers hold the stream, 1 to 5. Default 1; more needs a cluster."""
+    """How many servers hold the stream, 1 to 5. Default 1; more needs a cluster. Since 2.2. Editable."""
 
     no_ack: bool | None = None
-    """Do not ack publishes. Default false. With true, JetStream publishes time out; use core publishes."""
+    """Do not ack publishes. Default false. With true, JetStream publishes time out; use core publishes. Since
+    2.2. Editable."""
 
     duplicate_window: DurationField = UNSET
-    """How long a ``Nats-Msg-Id`` is remembered. Default 2 minutes, or ``max_age`` when that is shorter;
-    at least 100 ms and not above ``max_age``."""
+    """How long a ``Nats-Msg-Id`` is remembered. Default 2 minutes, or ``max_age`` when that is shorter; at
+    least 100 ms and not above ``max_age``. Since 2.2. Editable."""
 
     placement: Placement | None = None
-    """Which servers should hold it. Default: any of the cluster."""
+    """Which servers should hold it. Default: any of the cluster. Since 2.2. Editable."""
 
     mirror: StreamSource | None = None
     """Be an exact copy of another stream, sequences included. Excludes ``subjects``, ``sources``,
-    ``first_seq``, ``subject_delete_marker_ttl``, counters, schedules and batch publishing. An update may
-    only remove it, which turns the mirror into an ordinary stream."""
+    ``first_seq``, ``subject_delete_marker_ttl``, counters, schedules and batch publishing. Default: none.
+    An update may only remove it, which turns the mirror into an ordinary stream. Since 2.2."""
 
     sources: list[StreamSource] | None = None
     """Streams whose messages are appended to this one. Default: none. Excludes ``mirror`` and message
-    schedules."""
+    schedules. Since 2.2. Editable."""
 
     compression: OptionalOpenField[Compression] = UNSET
-    """Compression of file storage. Default ``none``. Since 2.10."""
+    """Compression of file storage. Default ``none``. Since 2.10. Editable."""
 
     first_seq: int | None = None
-    """Sequence of the first message ever stored. Default 1. Not with ``mirror``. Since 2.10; effective at
-    creation."""
+    """Sequence of the first message ever stored. Default 1. Not with ``mirror``. Since 2.10. Effective at
+    creation; a later edit changes nothing."""
 
     subject_transform: SubjectTransform | None = None
-    """Rewrite subjects of incoming messages before they are stored. Default: none. Since 2.10."""
+    """Rewrite subjects of incoming messages before they are stored. Default: none. Since 2.10. Editable."""
 
     republish: RePublish | None = None
-    """Publish what was stored again on core NATS. Default: none. Since 2.8.3."""
+    """Publish what was stored again on core NATS. Default: none. Since 2.8.3. Editable."""
 
     allow_direct: bool | None = None
-    """Any replica may answer direct gets. Default false. Since 2.9. Batch direct get needs it."""
+    """Any replica may answer direct gets. Default false. Since 2.9. Batch direct get needs it. Editable."""
 
     mirror_direct: bool | None = None
-    """A mirror takes part in the origin's direct gets. Default: as the origin's ``allow_direct``. Since
-    2.9. Only with ``mirror``."""
+    """A mirror takes part in the origin's direct gets. Default: as the origin's ``allow_direct``. Since 2.9.
+    Only with ``mirror``. Editable."""
 
     discard_new_per_subject: bool | None = None
-    """Apply ``discard="new"`` to ``max_msgs_per_subject`` as well. Default false. Needs both. Since 2.9.2."""
+    """Apply ``discard="new"`` to ``max_msgs_per_subject`` as well. Default false. Needs both. Since 2.9.2.
+    Editable."""
 
     sealed: bool | None = None
-    """No message may enter or leave any more. Default false. Can't be set at creation, only by an update,
-    and never be undone. Since 2.6.2."""
+    """No message may enter or leave any more. Default false. Can't be set at creation, only by an update, and
+    never be undone. Since 2.6.2."""
 
     deny_delete: bool | None = None
-    """Refuse deletion of single messages by the API. Default false. Can't be undone. Since 2.6.2."""
+    """Refuse deletion of single messages by the API. Default false. Editable, but can't be undone. Since
+    2.6.2."""
 
     deny_purge: bool | None = None
-    """Refuse purges by the API. Default false. Excludes ``allow_rollup_hdrs``. Can't be undone. Since
-    2.6.2."""
+    """Refuse purges by the API. Default false. Excludes ``allow_rollup_hdrs``. Editable, but can't be undone.
+    Since 2.6.2."""
 
     allow_rollup_hdrs: bool | None = None
     """Honour the ``Nats-Rollup`` header, which replaces a subject or the stream with one message. Default
-    false. Since 2.6.2."""
+    false. Since 2.6.2. Editable."""
 
     consumer_limits: ConsumerLimits | None = None
-    """Defaults and bounds for consumers. Default: none. Since 2.10."""
+    """Defaults and bounds for consumers. Default: none. Since 2.10. Editable."""
 
     allow_msg_ttl: bool | None = None
-    """Honour the ``Nats-TTL`` header. Default false. Can't be switched off again. Since 2.11."""
+    """Honour the ``Nats-TTL`` header. Default false. Editable, but not back to false. Since 2.11."""
 
     subject_delete_marker_ttl: DurationField = UNSET
     """Leave a marker of this TTL when the last message of a subject is removed by ``max_age`` or a TTL.
     Default: none; else at least 1 s. The server switches ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on
-    with it. Not with ``mirror``. Since 2.11."""
+    with it. Not with ``mirror``. Since 2.11. Editable."""
 
     allow_msg_counter: bool | None = None
-    """Every message is an increment of its subject's counter. Default false. Needs
-    ``retention="limits"``; excludes ``discard="new"``, ``allow_msg_ttl``, schedules and ``mirror``. Not
-    editable. Since 2.12."""
+    """Every message is an increment of its subject's counter. Default false. Needs ``retention="limits"``;
+    excludes ``discard="new"``, ``allow_msg_ttl``, schedules and ``mirror``. Not editable. Since 2.12."""
 
     allow_atomic: bool | None = None
-    """Allow atomic batches. Default false. Not with ``mirror`` or ``persist_mode="async"``. Since 2.12."""
+    """Allow atomic batches. Default false. Not with ``mirror`` or ``persist_mode="async"``. Since 2.12.
+    Editable."""
 
     allow_msg_schedules: bool | None = None
-    """Allow delayed and repeated messages. Default false. The server switches ``allow_rollup_hdrs`` on
-    with it. Excludes ``discard="new"``, ``mirror`` and ``sources``. Can't be switched off again. Since
-    2.12."""
+    """Allow delayed and repeated messages. Default false. The server switches ``allow_rollup_hdrs`` on with
+    it. Excludes ``discard="new"``, ``mirror`` and ``sources``. Editable, but can't be switched off again.
+    Since 2.12."""
 
     persist_mode: OptionalOpenField[PersistMode] = UNSET
     """Ack before or after the flush. Default ``default``. ``async`` needs file storage, one replica and no
     ``allow_atomic``. Not editable. Since 2.12."""
 
     allow_batched: bool | None = None
-    """Allow fast ingest batches. Default false. Not with ``mirror``. Since 2.14."""
+    """Allow fast ingest batches. Default false. Not with ``mirror``. Since 2.14. Editable."""
 
     metadata: dict[str, str] | None = None
-    """Free key-value pairs, at most 128 KiB together. Default: none. Since 2.10. The server adds keys
-    that begin with ``_nats.``."""
+    """Free key-value pairs, at most 128 KiB together. Default: none. Since 2.10. The server adds keys that
+    begin with ``_nats.``. Editable."""
 
     template_owner: str | None = None
-    """Name of the template that made the stream. Servers before 2.11 only; kept so that an update does
-    not lose it."""
+    """Name of the template that made the stream. Default: none. Only servers before 2.11 set it; kept so that
+    an update does not lose it. Not editable."""
 
 
 def stream_config_request(config: StreamConfig, *, pedantic: bool = False) -> dict[str, Any]:

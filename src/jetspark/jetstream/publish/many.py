@@ -114,7 +114,7 @@ class Encoded(NamedTuple):
     again: bool
 
 
-def encode(outbox: Outbox, messages: Iterable[Publishing], longest: int) -> list[Encoded]:
+def encode(outbox: Outbox, messages: Iterable[Publishing | tuple[str, bytes]], longest: int) -> list[Encoded]:
     """Check and encode all of them, so that a bad one is found before the first is sent.
 
     ``longest``: bytes of a subject's command that leave room for a reply subject.
@@ -124,11 +124,17 @@ def encode(outbox: Outbox, messages: Iterable[Publishing], longest: int) -> list
     limit = outbox.max_payload
     prefix_of = outbox.prefixes.get
     if not isinstance(messages, Iterable):
-        raise InvalidArgument("messages", messages, "must be an iterable of Publishing")
+        raise InvalidArgument("messages", messages, "must be an iterable of Publishing or of pairs")
     for message in messages:
-        if not isinstance(message, tuple) or len(message) != len(Publishing._fields):
-            raise InvalidArgument("messages", message, "must consist of Publishing(subject, data, ...)")
-        subject, data, headers, msg_id, expect, ttl = message
+        if isinstance(message, Publishing):
+            subject, data, headers, msg_id, expect, ttl = message
+        elif isinstance(message, tuple) and len(message) == 2:
+            subject, data = message
+            headers = msg_id = expect = ttl = None
+        else:
+            raise InvalidArgument(
+                "messages", message, "must consist of (subject, data) or Publishing(subject, data, ...)"
+            )
         if type(data) is not bytes:
             raise InvalidArgument(
                 "data", type(data).__name__, "must be bytes in publish_many; encode it first"

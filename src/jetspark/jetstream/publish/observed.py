@@ -57,7 +57,7 @@ class ObservedPublisher(_Observed, Publisher):
         sending.done(future)
         return future
 
-    async def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+    async def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
         with self._observer.publishing_many(messages) as sending:
             batch = await super().publish_many(sending.messages)
         sending.done(batch)

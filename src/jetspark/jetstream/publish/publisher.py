@@ -154,10 +154,12 @@ class Publisher(PendingAcks):
             subject, data, encode_options(headers, msg_id, expect, ttl, schedule, subject), msg_id
         )
 
-    async def publish_many(self, messages: Iterable[Publishing]) -> AckBatch:
+    async def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
         """Send many messages; returns when all are on their way, with one object for all their acks.
 
-        All of them are checked before the first is sent. Waits while the window is full, as ``publish``.
+        ``messages``: pairs of subject and data, or :class:`Publishing` for those that have headers or
+        options. All of them are checked before the first is sent. Waits while the window is full, as
+        ``publish``.
         """
         outbox, flow = self._outbox, self._flow
         encoded = encode(outbox, messages, self._longest_prefix)

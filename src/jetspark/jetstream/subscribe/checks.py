@@ -2,7 +2,7 @@
 group binding", "Other checks"). Pure functions of what the user asked for and what the server has.
 
 Mistakes that show before anything is sent are :class:`~jetspark.errors.InvalidArgument`. A consumer that
-exists and does not fit is a :class:`ConsumerUnfit`, one class for each way not to fit.
+exists and does not fit is a :class:`IncompatibleConsumer`, one class for each way not to fit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.consume.errors import ConsumeError
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
-from jetspark.jetstream.models.validation import check_name
+from jetspark.jetstream.models.validation import check_flag, check_name
 from jetspark.wire.subjects import validate_filter, validate_queue
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.consumer_info import ConsumerInfo
 
 
-class ConsumerUnfit(ConsumeError):
+class IncompatibleConsumer(ConsumeError):
     """The consumer exists but is not what the subscription needs. Nothing was changed."""
 
     def __init__(self, info: ConsumerInfo, reason: str) -> None:
@@ -31,7 +31,7 @@ class ConsumerUnfit(ConsumeError):
         self.consumer = info.name
 
 
-class ConsumerInUse(ConsumerUnfit):
+class ConsumerInUse(IncompatibleConsumer):
     """A second subscription to a push consumer that is not for a queue group; the server has one already."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -42,7 +42,7 @@ class ConsumerInUse(ConsumerUnfit):
         )
 
 
-class QueueRequired(ConsumerUnfit):
+class QueueRequired(IncompatibleConsumer):
     """A plain subscription to a consumer that was made for a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -50,7 +50,7 @@ class QueueRequired(ConsumerUnfit):
         super().__init__(info, f"is for a queue group: subscribe with queue={self.deliver_group!r}")
 
 
-class QueueMismatch(ConsumerUnfit):
+class QueueMismatch(IncompatibleConsumer):
     """A queue subscription to a consumer that was made for another queue group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
@@ -62,7 +62,7 @@ class QueueMismatch(ConsumerUnfit):
         )
 
 
-class NoDeliverGroup(ConsumerUnfit):
+class NoDeliverGroup(IncompatibleConsumer):
     """A queue subscription to a consumer that was made without a deliver group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
@@ -74,7 +74,7 @@ class NoDeliverGroup(ConsumerUnfit):
         )
 
 
-class SubjectMismatch(ConsumerUnfit):
+class SubjectMismatch(IncompatibleConsumer):
     """The consumer delivers other subjects than those that were subscribed to."""
 
     def __init__(self, info: ConsumerInfo, wanted: list[str], found: list[str]) -> None:
@@ -86,14 +86,14 @@ class SubjectMismatch(ConsumerUnfit):
         )
 
 
-class PullRequired(ConsumerUnfit):
+class PullRequired(IncompatibleConsumer):
     """The consumer has no deliver subject: messages must be pulled from it."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         super().__init__(info, "is pull-based: use pull_subscribe(), or get_consumer() and consume()")
 
 
-class QueueFlowControl(ConsumerUnfit):
+class QueueFlowControl(IncompatibleConsumer):
     """The consumer has flow control, which can't work over a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -104,7 +104,7 @@ class QueueFlowControl(ConsumerUnfit):
         )
 
 
-class QueueHeartbeat(ConsumerUnfit):
+class QueueHeartbeat(IncompatibleConsumer):
     """The consumer has idle heartbeats, which can't work over a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
@@ -115,7 +115,7 @@ class QueueHeartbeat(ConsumerUnfit):
         )
 
 
-class ConsumerConfigMismatch(ConsumerUnfit):
+class ConsumerConfigMismatch(IncompatibleConsumer):
     """The consumer's config differs from the one given, which a subscription does not apply.
 
     ``differences``: field -> (what was asked for, what the consumer has).
@@ -147,6 +147,8 @@ class Wish:
     config: ConsumerConfig
     #: Fields of the config that the user has chosen, to be compared with an existing consumer.
     chosen: frozenset[str]
+    #: Whether the end of the subscription deletes the consumer, when it was made for it.
+    delete: bool
 
 
 def check_options(
@@ -162,6 +164,7 @@ def check_options(
     deliver_policy: DeliverPolicy | str | None,
     opt_start_seq: int | None,
     opt_start_time: datetime | None,
+    delete_on_close: bool | None = None,
 ) -> Wish:
     """Refuse outright what can't work (ADR-15 "Configuration"), and say what is wanted."""
     if subject:
@@ -195,7 +198,15 @@ def check_options(
     if queue:
         wanted = wanted.replace(deliver_group=queue)
     wanted = _with_filter(wanted, subject)
-    return Wish(subject or "", queue, name, consumer is not None, wanted, frozenset(chosen - _NOT_COMPARED))
+    return Wish(
+        subject=subject or "",
+        queue=queue,
+        name=name,
+        bind=consumer is not None,
+        config=wanted,
+        chosen=frozenset(chosen - _NOT_COMPARED),
+        delete=_delete(delete_on_close, queue, wanted),
+    )
 
 
 _ORDERED = frozenset(
@@ -225,8 +236,25 @@ def check_ordered(wish: Wish) -> None:
     # Explicit is what a config says when nobody chose.
     if wish.config.ack_policy not in (AckPolicy.EXPLICIT, AckPolicy.NONE):
         raise InvalidArgument("ack_policy", wish.config.ack_policy.value, "is 'none' with ordered=True")
+    if not wish.delete:
+        raise InvalidArgument("delete_on_close", False, "does not go with ordered=True")
     if wish.config.flow_control is False:
         raise InvalidArgument("flow_control", False, "is always on with ordered=True")
+
+
+def _delete(delete_on_close: bool | None, queue: str, config: ConsumerConfig) -> bool:
+    """ADR-15 deletes whatever the library made. We keep a durable unless asked: its place in the stream is
+    what it is for. A consumer of a queue group stays, since other members may still use it."""
+    if delete_on_close is None:
+        return not queue and not config.durable_name
+    check_flag("delete_on_close", delete_on_close)
+    if delete_on_close and queue:
+        raise InvalidArgument(
+            "delete_on_close",
+            True,
+            f"would end the other members of queue {queue!r}; call delete_consumer() when all have left",
+        )
+    return delete_on_close
 
 
 def _policy(
@@ -297,7 +325,7 @@ def filters_of(config: ConsumerConfig) -> list[str]:
 
 
 def check_binding(info: ConsumerInfo, wish: Wish) -> None:
-    """Whether a subscription may use this consumer; raises the :class:`ConsumerUnfit` that says why not."""
+    """Whether a subscription may use this consumer; else the :class:`IncompatibleConsumer` that says why."""
     found, queue = info.config, wish.queue
     if not found.deliver_subject:
         raise PullRequired(info)

@@ -147,19 +147,19 @@ class PullSubscription:
             await self.unsubscribe()
         return found
 
-    async def unsubscribe(self, limit: int = 0) -> None:
-        """End now, or after ``limit`` messages in all.
+    async def unsubscribe(self, max_messages: int = 0) -> None:
+        """End now, or after ``max_messages`` in all.
 
         A fetch under way returns what it has, and raises :class:`PullSubscriptionClosed` when that is
         nothing. An ephemeral consumer that ``pull_subscribe`` made is deleted;
         durable ones and those it was bound to stay.
         """
-        if not is_whole(limit, 0):
-            raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
+        if not is_whole(max_messages, 0):
+            raise InvalidArgument("max_messages", max_messages, "must be 0 (now) or a positive integer")
         if self._closed:
             return
-        if limit > self._delivered:
-            self._limit = limit
+        if max_messages > self._delivered:
+            self._limit = max_messages
             return
         self._closed = True
         for sink in list(self._active):

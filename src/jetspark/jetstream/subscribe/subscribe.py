@@ -6,7 +6,8 @@ otherwise one is made, *after* the NATS subscription, so that the server can tel
 somebody else makes it in between, it is looked up and checked all the same, and the subscription moves to its
 real deliver subject.
 
-What the library made it deletes, at the end of ``unsubscribe`` or ``drain``, a durable too; what it found
+What the library made it deletes at the end of ``unsubscribe`` or ``drain``, unless it is durable or belongs
+to a queue group. ADR-15 deletes those too; ``delete_on_close=True`` does so for durables. What it found
 stays. Heartbeats, flow control and other statuses never reach the user ("Automatic Status Management").
 """
 
@@ -71,7 +72,7 @@ class PushSubscription:
     to ``on_error``, or else to the connection's listener as :class:`ConsumerDisturbed`; with a callback the
     errors too.
 
-    As a context manager it unsubscribes at the end.
+    As a context manager it unsubscribes at the end. A durable consumer stays, with its place in the stream.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class PushSubscription:
         self._on_error = on_error
         self._sink: PushSink | None = None
         self._info: ConsumerInfo | None = None
-        # Whether the consumer was made for this subscription and is still to be deleted.
+        # Whether the consumer was made for this subscription and is to be deleted with it.
         self._owned = False
         # Makes one consumer after the other, when they are ordered.
         self._chain: OrderedChain | None = None
@@ -234,19 +235,19 @@ class PushSubscription:
 
     # The end
 
-    async def unsubscribe(self, limit: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing.
+    async def unsubscribe(self, max_messages: int = 0) -> None:
+        """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
 
-        The consumer is deleted if ``subscribe`` made it, durable or not, and stays if it existed before.
-        What goes wrong with that is raised. After a limit it is deleted when the last message was taken, as
-        with ``drain``.
+        The consumer is deleted if ``subscribe`` made it and ``delete_on_close`` says so (by default when it
+        is ephemeral); it stays if it existed before. What goes wrong with that is raised. With
+        ``max_messages`` it is deleted when the last message was taken, as with ``drain``.
         """
-        if not is_whole(limit, 0):
-            raise InvalidArgument("limit", limit, "must be 0 (now) or a positive integer")
+        if not is_whole(max_messages, 0):
+            raise InvalidArgument("max_messages", max_messages, "must be 0 (now) or a positive integer")
         sink = self._started
-        if limit:
+        if max_messages:
             if not sink.done:
-                sink.limit_to(limit)
+                sink.limit_to(max_messages)
             return
         if not sink.done:
             sink.stop()
@@ -266,9 +267,9 @@ class PushSubscription:
         Returns once the server has confirmed; with a callback, once the callback has seen every message
         (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
 
-        The consumer is deleted if ``subscribe`` made it, when the last message was processed: when the
-        callback has returned, or when the iterator has ended. If that fails, the connection's listener gets
-        :class:`ConsumerDeleteFailed`.
+        A consumer that is to be deleted, see ``unsubscribe``, is deleted when the last message was processed:
+        when the callback has returned, or when the iterator has ended. If that fails, the connection's
+        listener gets :class:`ConsumerDeleteFailed`.
         """
         await self._drain(asyncio.current_task())
 
@@ -294,7 +295,7 @@ class PushSubscription:
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
         """The connection is drained: readers get what has arrived and can still ack it, then the consumer is
-        deleted if ``subscribe`` made it."""
+        deleted if it is ours to delete."""
         sink, timeout = self._started, self._core.options.drain_timeout
         try:
             await self._drain(asker)
@@ -475,7 +476,9 @@ async def subscribe(
     except BaseException:
         sink.stop()
         raise
-    subscription._adopt(sink, consumer.cached_info, owned=True)
+    # A durable that can't be used was made for nothing.
+    failed = sink.error is not None and not wish.queue
+    subscription._adopt(sink, consumer.cached_info, owned=wish.delete or failed)
     if sink.error is not None:
         # Refused by the server's permissions; the answer came behind that.
         await subscription.unsubscribe()

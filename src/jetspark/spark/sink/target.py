@@ -13,8 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jetspark.errors import JetsparkError, PermissionViolationError
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.errors import JetsparkError, PermissionViolationError, StreamNotFound
 from jetspark.spark.options import OptionError
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from jetspark.blocking.publisher import publish_columns
-from jetspark.errors import JetsparkError, NoRespondersError, RequestTimeout
-from jetspark.jetstream.errors import NotFound
+from jetspark.errors import JetsparkError, NoRespondersError, NotFound, RequestTimeout
 from jetspark.jetstream.publish.many import Columns, Publishing
 from jetspark.jetstream.publish.publish import Expect
 from jetspark.jetstream.publish.stats import PublishFailed

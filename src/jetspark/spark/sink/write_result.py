@@ -53,21 +53,6 @@ class WriteResult:
     dropped_headers: tuple[str, ...]
     """Names of ``Nats-*`` headers that were left out; see ``keepNatsHeaders``."""
 
-    @classmethod
-    def of(cls, done: Iterable[TaskCounts]) -> WriteResult:
-        """The total of the tasks."""
-        tasks = list(done)
-        return cls(
-            rows=sum(one.rows for one in tasks),
-            stored=sum(one.stored for one in tasks),
-            duplicates=sum(one.duplicates for one in tasks),
-            dead_letters=sum(one.dead_letters for one in tasks),
-            resent=sum(one.resent for one in tasks),
-            bytes=sum(one.bytes for one in tasks),
-            streams=tuple(sorted({name for one in tasks for name in one.streams})),
-            dropped_headers=tuple(sorted({name for one in tasks for name in one.dropped_headers})),
-        )
-
     def __str__(self) -> str:
         return (
             f"{self.rows} rows, {self.stored} stored, {self.duplicates} duplicates, "
@@ -98,3 +83,18 @@ def load_result(path: str) -> WriteResult | None:
         return None
     fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return WriteResult(**fields)
+
+
+def total(done: Iterable[TaskCounts]) -> WriteResult:
+    """The total of the tasks."""
+    tasks = list(done)
+    return WriteResult(
+        rows=sum(one.rows for one in tasks),
+        stored=sum(one.stored for one in tasks),
+        duplicates=sum(one.duplicates for one in tasks),
+        dead_letters=sum(one.dead_letters for one in tasks),
+        resent=sum(one.resent for one in tasks),
+        bytes=sum(one.bytes for one in tasks),
+        streams=tuple(sorted({name for one in tasks for name in one.streams})),
+        dropped_headers=tuple(sorted({name for one in tasks for name in one.dropped_headers})),
+    )

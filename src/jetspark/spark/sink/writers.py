@@ -38,7 +38,7 @@ from pyspark.sql.datasource import (
 from jetspark.spark.patience import patiently
 from jetspark.spark.sink.options import SinkOptions, check_columns, parse_sink
 from jetspark.spark.sink.target import Target, inspect_target
-from jetspark.spark.sink.write_result import WriteResult, save_result
+from jetspark.spark.sink.write_result import WriteResult, save_result, total
 from jetspark.spark.source.origin import batch_origin, place_of_task, stream_origin
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]
 
 def _stored(messages: Sequence[WriterCommitMessage | None]) -> str:
     done = _commits(messages)
-    return f"{WriteResult.of(done)} ({len(done)} of {len(messages)} tasks)"
+    return f"{total(done)} ({len(done)} of {len(messages)} tasks)"
 
 
 def _tell(
@@ -211,7 +211,7 @@ def _tell(
 ) -> WriteResult:
     """Log what became of the rows; warn of what may surprise."""
     done = _commits(messages)
-    result = WriteResult.of(done)
+    result = total(done)
     log.info("%s written: %s", what, result)
     again = sum(one.unexpected_duplicates for one in done)
     if again:

@@ -28,7 +28,7 @@ def sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
     skipped. Before server 2.11 a consumer is asked where it would begin, on whichever replica it is made.
     """
     name = info.config.name
-    if js.server_info.version_tuple >= _TIMES_SINCE:
+    if js.connection.server_info.version_tuple >= _TIMES_SINCE:
         try:
             message = js.get_stream(name).get_msg(start_time=time, from_leader=True)
             if message.timestamp >= time:

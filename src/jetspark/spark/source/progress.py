@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jetspark.errors import JetsparkError, PermissionViolationError
-from jetspark.jetstream.errors import ConsumerNotFound
+from jetspark.errors import ConsumerNotFound, JetsparkError, PermissionViolationError
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.spark.options import OptionError
@@ -171,7 +170,7 @@ class ProgressMirror:
         return True
 
     def _walk(self, stream: str, consumer: Consumer) -> Walk | None:
-        if can_reset(consumer, self._js.server_info.version):
+        if can_reset(consumer, self._js.connection.server_info.version):
             return None
         if not self._is_queue(stream):
             return Walk(consumer)
@@ -210,7 +209,9 @@ class ProgressMirror:
             filter_subject=subjects[0] if len(subjects) == 1 else None,
             filter_subjects=list(subjects) if len(subjects) > 1 else None,
         )
-        if self._js.server_info.version_tuple >= progress_walk.RESET_SINCE or self._is_queue(stream):
+        if self._js.connection.server_info.version_tuple >= progress_walk.RESET_SINCE or self._is_queue(
+            stream
+        ):
             return config
         # To be walked: as little of each message as there is, one ack for many, and no walk to the beginning.
         return msgspec.structs.replace(

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jetspark.blocking.stream import next_on_leader
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.errors import MessageNotFound
+from jetspark.errors import JetsparkError, MessageNotFound
 from jetspark.spark.patience import PASSING, Patience
 from jetspark.spark.source.claims import Gap, Outcome, found_of, is_filtered, judge_gap, judge_stream
 from jetspark.spark.source.data_loss import act, identity, recreated, removed, replaced, report, rewound

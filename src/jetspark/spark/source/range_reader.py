@@ -25,9 +25,13 @@ import pyarrow as pa
 
 from jetspark.arrow import SCHEMA as ARROW_SCHEMA
 from jetspark.arrow import consume_arrow
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.consume.errors import ConsumerDeleted
-from jetspark.jetstream.errors import ConsumerNotFound, MaximumConsumersReached, StreamNotFound
+from jetspark.errors import (
+    ConsumerDeleted,
+    ConsumerNotFound,
+    JetsparkError,
+    MaximumConsumersReached,
+    StreamNotFound,
+)
 from jetspark.jetstream.models.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.spark.patience import PASSING, Patience

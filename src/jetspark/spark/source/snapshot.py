@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from jetspark.jetstream.consume.errors import ConsumerDeleted
-from jetspark.jetstream.errors import ConsumerNotFound, MessageNotFound
+from jetspark.errors import ConsumerDeleted, ConsumerNotFound, MessageNotFound
 from jetspark.jetstream.models.stream_config import RetentionPolicy
 from jetspark.spark.patience import PASSING, Patience, patiently
 from jetspark.spark.source.claims import Outcome, found_of, is_filtered, judge_keys

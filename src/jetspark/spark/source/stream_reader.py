@@ -31,8 +31,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jetspark.errors import JetsparkError
-from jetspark.jetstream.errors import StreamNotFound
+from jetspark.errors import JetsparkError, StreamNotFound
 from jetspark.spark.patience import PASSING, Patience, patiently
 from jetspark.spark.source.batch_reader import RangePartition, read_ranges
 from jetspark.spark.source.claims import Outcome, first_sequence, found_of, judge_stream, seen_of

@@ -1,0 +1,52 @@
+"""What the server tells about streams and consumers: for ``js.advisories`` and ``js.dead_letters``."""
+
+from jetspark.jetstream.advisory.dead_letters import DeadLetter, DeadLetters
+from jetspark.jetstream.advisory.feed import Advisories
+from jetspark.jetstream.models.advisories import (
+    AckMetric,
+    Advisory,
+    AdvisoryAction,
+    ApiAuditAdvisory,
+    BatchAbandonedAdvisory,
+    ConsumerActionAdvisory,
+    ConsumerLeaderAdvisory,
+    ConsumerPauseAdvisory,
+    ConsumerQuorumLostAdvisory,
+    GenericAdvisory,
+    GroupPinnedAdvisory,
+    GroupUnpinnedAdvisory,
+    MaxDeliveriesAdvisory,
+    NakAdvisory,
+    ServerOutOfStorageAdvisory,
+    StreamActionAdvisory,
+    StreamLeaderAdvisory,
+    StreamQuorumLostAdvisory,
+    TerminatedAdvisory,
+    decode_advisory,
+)
+
+__all__ = [
+    "AckMetric",
+    "Advisories",
+    "Advisory",
+    "AdvisoryAction",
+    "ApiAuditAdvisory",
+    "BatchAbandonedAdvisory",
+    "ConsumerActionAdvisory",
+    "ConsumerLeaderAdvisory",
+    "ConsumerPauseAdvisory",
+    "ConsumerQuorumLostAdvisory",
+    "DeadLetter",
+    "DeadLetters",
+    "GenericAdvisory",
+    "GroupPinnedAdvisory",
+    "GroupUnpinnedAdvisory",
+    "MaxDeliveriesAdvisory",
+    "NakAdvisory",
+    "ServerOutOfStorageAdvisory",
+    "StreamActionAdvisory",
+    "StreamLeaderAdvisory",
+    "StreamQuorumLostAdvisory",
+    "TerminatedAdvisory",
+    "decode_advisory",
+]
