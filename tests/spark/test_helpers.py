@@ -10,6 +10,7 @@ import pytest
 
 from jetspark import StreamConfig, blocking
 from jetspark._secret import Secret
+from jetspark._times import parse_duration
 from jetspark.errors import InvalidArgument
 from jetspark.spark import decode_json, read, read_stream, route, write, write_stream
 from jetspark.spark.helpers import (
@@ -19,7 +20,7 @@ from jetspark.spark.helpers import (
     argument_name,
     option_strings,
 )
-from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, parse_duration
+from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:

@@ -272,7 +272,10 @@ def sub(
     new: Annotated[bool, typer.Option("--new", help="With --stream: only new ones.")] = False,
     last: Annotated[bool, typer.Option("--last", help="With --stream: from the last one.")] = False,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="With --stream: from so long ago.")
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="With --stream: from an age (1h) or a time (UTC without a zone)."
+        ),
     ] = None,
     start_sequence: Annotated[
         int | None, typer.Option("--start-sequence", metavar="N", help="With --stream: from here.", min=1)

@@ -16,10 +16,10 @@ import difflib
 import json
 import re
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetspark._secret import Secret
+from jetspark._times import parse_duration
 from jetspark.errors import InvalidArgument, JetsparkError
 
 if TYPE_CHECKING:
@@ -97,56 +97,8 @@ SPARK_OPTIONS = ("checkpointLocation", "queryName")
 # Never shown, not even the part of it that is wrong.
 SECRET_OPTIONS = frozenset(("password", "token"))
 
-_DURATION = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
-    r"|w|weeks?)",
-    re.IGNORECASE,
-)
-_SECONDS = {"ms": 0.001, "mi": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _URL_USERINFO = re.compile(r"(?:^|//)[^/@,\s]*@")
 _SEED = re.compile(r"\s*S[A-Z][A-Z2-7]{50,}\s*")
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of ``"10 minutes"``, ``"1.5h"``, ``"250ms"``; None when it is no duration."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    unit = match["unit"].lower()
-    if unit.startswith("milli"):
-        unit = "ms"
-    factor = _SECONDS.get(unit[:2]) or _SECONDS[unit[0]]
-    return float(match["number"]) * factor
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time: absolute, or so many seconds before the server's now."""
-
-    at: datetime | None = None
-    seconds_ago: float | None = None
-
-    def resolve(self, now: datetime) -> datetime:
-        """The absolute time, given the server's clock."""
-        if self.at is not None:
-            return self.at
-        return now - timedelta(seconds=self.seconds_ago or 0.0)
-
-
-def parse_moment(text: str) -> Moment | None:
-    """``2026-01-31T12:00:00Z``, ``2026-01-31`` (midnight UTC), ``-10 minutes``, ``now``; else None."""
-    text = text.strip()
-    if text.lower() == "now":
-        return Moment(seconds_ago=0.0)
-    if text.startswith("-"):
-        seconds = parse_duration(text[1:])
-        return None if seconds is None else Moment(seconds_ago=seconds)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    # A time without a zone must mean the same on every machine of a cluster.
-    return Moment(at=time if time.tzinfo is not None else time.replace(tzinfo=UTC))
 
 
 class Options:
@@ -222,13 +174,13 @@ class Options:
         return value.lower() == "true"
 
     def seconds(self, name: str) -> float | None:
-        """A duration above zero, with its unit."""
+        """A duration above zero; a number without a unit is seconds."""
         value = self.text(name)
         if value is None:
             return None
         duration = parse_duration(value)
         if not duration:
-            self.fail(name, "must be a duration above zero with a unit, such as '5 seconds' or '15m'")
+            self.fail(name, "must be a duration greater than zero, such as '5 seconds' or '15m'")
         return duration
 
     def json_object(self, name: str) -> dict[str, Any] | None:

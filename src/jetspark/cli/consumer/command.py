@@ -256,7 +256,10 @@ def pause(
     stream: StreamName,
     consumer: ConsumerName,
     until: Annotated[
-        str, typer.Argument(metavar="TIME", help="For how long, or until when.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TIME", help="For how long, or until when (UTC without a zone).", show_default=False
+        ),
     ],
     force: Force = False,
     json: Json = False,

@@ -49,7 +49,9 @@ ADD: dict[str, Any] = {
     "flow_control": flag_option("flow-control", "Push: pace by the client's answers."),
     "max_waiting": number_option("--max-waiting", "Most pulls that may wait."),
     "memory": flag_option("memory", "Keep its state in memory."),
-    "pause": text_option("--pause", "TIME", "Deliver nothing for so long, or until then (2.11)."),
+    "pause": text_option(
+        "--pause", "TIME", "Deliver nothing for this long, or until this time (UTC without a zone; 2.11)."
+    ),
     "pinned_groups": text_option("--pinned-groups", "NAME", "Priority group, pinned client (2.11)."),
     "overflow_groups": text_option("--overflow-groups", "NAME", "Priority group, overflow (2.11)."),
     "prioritized_groups": text_option("--prioritized-groups", "NAME", "Priority group, prioritized (2.12)."),

@@ -103,7 +103,8 @@ def pipe(
         typer.Option(
             "--start",
             metavar="earliest|latest|SEQ|TIME",
-            help="Where the first run begins; a time may be an age such as 1h. Default: earliest.",
+            help="Where the first run begins. TIME: an age such as 1h, or a time (UTC without a zone). "
+            "Default: earliest.",
         ),
     ] = None,
     json_schema: Annotated[

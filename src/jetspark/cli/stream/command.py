@@ -275,7 +275,8 @@ def view(
     page: Annotated[int, typer.Argument(metavar="SIZE", help="Messages on a page.", min=1)] = 25,
     id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Start so long ago, or at this time.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
     ] = None,
     subject: Annotated[
         list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Only these; may be repeated.")
@@ -337,7 +338,8 @@ def copy(
     ] = None,
     id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Start so long ago, or at this time.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,

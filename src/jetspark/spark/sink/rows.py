@@ -17,7 +17,6 @@ position and hash: those repeat only when the order does, and the worst that can
 from __future__ import annotations
 
 import contextlib
-import re
 from binascii import hexlify
 from datetime import timedelta
 from hashlib import sha1
@@ -45,7 +44,6 @@ _HEADER_SLACK = 512
 _SHOWN = 120
 # Headers that the server obeys begin so.
 _NATS = "nats-"
-_TTL = re.compile(r"never|\d+|(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
 
 REASON_HEADER = "Jetspark-Error"
 SUBJECT_HEADER = "Jetspark-Subject"
@@ -503,6 +501,4 @@ def _add_header(headers: Headers, name: object, value: object) -> None:
 def _ttl(value: object) -> str:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, str) and not _TTL.fullmatch(value):
-        raise InvalidArgument("ttl", value, "must be seconds, a duration such as '1h30m', or 'never'")
     return ttl_text(value)  # type: ignore[arg-type]

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from jetspark._times import Moment, parse_moment
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_name
 from jetspark.spark.options import (
     CONNECTION_OPTIONS,
     SOURCE_OPTIONS,
     ConnectionOptions,
-    Moment,
     OptionError,
     Options,
     parse_connection,
-    parse_moment,
 )
 from jetspark.wire.subjects import is_subset, validate_filter
 
