@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from jetspark._secret import Secret
 from jetspark.cli.errors import CommandFailed, UsageError
-from jetspark.cli.pipe.checks import split_credentials
+from jetspark.cli.pipe.checks import connection_arguments
 from jetspark.cli.pipe.errors import brief, failed
 from jetspark.cli.pipe.job import Sink, build, load, parse_sink, parse_start, parse_trigger
 from jetspark.cli.pipe.json_schema import check_schema, infer
 from jetspark.cli.pipe.record import plain_sql
+from jetspark.cli.settings import Settings
 from jetspark.cli.stopping import Flag
+from jetspark.spark.helpers import option_strings
 from support.cli_runner import environment, inside
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (without("--from"), "--from: which stream?"),
     (without("--sql"), "--sql: what to do with the messages?"),
     (without("--to"), "--to: where should the rows go? Write jetstream:STREAM[:SUBJECT]"),
-    ([*GOOD, "--from", "a.b"], "--from: 'a.b' is no name of a stream"),
+    ([*GOOD, "--from", "a.b"], "invalid --from 'a.b': a stream's name must not"),
     ([*GOOD, "--subjects", "a..b"], "--subjects: 'a..b' must not have empty tokens"),
     ([*without("--sql"), "--sql", " "], "--sql: what to do"),
     ([*without("--sql"), "--sql", "DROP TABLE input"], "'DROP TABLE input' is no query; write SELECT"),
@@ -48,14 +51,14 @@ WRONG_USE: list[tuple[list[str], str]] = [
     ([*GOOD, "--to", "console"], "console is there twice"),
     ([*GOOD, "--to", "csv:/etc/hostname"], "/etc/hostname is a file; name a folder"),
     ([*GOOD, "--to", "table:a b"], "'a b' is no name of a table"),
-    ([*GOOD, "--to", "jetstream:a.b"], "'a.b' is no name of a stream"),
+    ([*GOOD, "--to", "jetstream:a.b"], "invalid --to 'jetstream:a.b': a stream's name must not"),
     ([*GOOD, "--to", "jetstream:OUT:"], "the subject is empty"),
     ([*GOOD, "--to", "jetstream:OUT:a.*"], "wildcard"),
-    ([*GOOD, "--to", "jetstream:OUT:a.{b"], "a column stands in braces"),
-    ([*GOOD, "--to", "jetstream:OUT:a.{}"], "between braces stands the name of a column"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{b"], "write a column as {name}"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{}"], "must have a column name between braces"),
     ([*GOOD, "--trigger", "soon"], "'soon' is none; write a time such as 5s, available-now or once"),
-    ([*GOOD, "--start", "yesterday"], "'yesterday' is none; write earliest, latest, a sequence"),
-    ([*GOOD, "--start", "0"], "'0' is no sequence; the first is 1"),
+    ([*GOOD, "--start", "yesterday"], "invalid --start 'yesterday'; use earliest, latest, a sequence"),
+    ([*GOOD, "--start", "0"], "invalid --start '0'; use earliest, latest, a sequence from 1"),
     ([*GOOD, "--json-schema", "id long", "--json-infer"], "--json-infer: contradicts --json-schema"),
     ([*GOOD, "--json-schema", "id"], "'id' is no field; write a name and a type"),
     ([*GOOD, "--json-schema", "id lnog"], "type 'lnog', which is not known; did you mean 'long'?"),
@@ -289,16 +292,37 @@ def test_errors_of_spark_in_a_line(text: str, shown: str) -> None:
 
 
 def test_credentials_in_urls_go_where_spark_hides_them() -> None:
-    assert split_credentials(["nats://u:p%40x@a:1", "u:p%40x@b"]) == {
-        "servers": "nats://a:1,b",
-        "user": "u",
-        "password": "p@x",
-    }
-    assert split_credentials(["tls://secret@a"]) == {"servers": "tls://a", "token": "secret"}
-    assert split_credentials(["a:1"]) == {"servers": "a:1"}
-    with pytest.raises(CommandFailed, match="different credentials") as caught:
-        split_credentials(["u:p@a", "v:q@b"])
+    found = connection_arguments(Settings(server="nats://u:p%40x@a:1, u:p%40x@b", no_context=True))
+    assert (found["servers"], found["user"], found["password"]) == ("nats://a:1,b", "u", "p@x")
+    with pytest.raises(CommandFailed, match="--server: the URLs have different credentials") as caught:
+        connection_arguments(Settings(server="u:p@a,v:q@b", no_context=True))
     assert "p@" not in str(caught.value)
+
+
+def test_settings_become_options_of_the_same_meaning() -> None:
+    given = Settings(
+        server="a:1",
+        user="u",
+        password=Secret("p"),
+        tlsca="/ca.pem",
+        tlsfirst=True,
+        inbox_prefix="_I",
+        js_domain="hub",
+        timeout=3,
+        no_context=True,
+    )
+    assert option_strings(connection_arguments(given), ()) == {
+        "servers": "a:1",
+        "user": "u",
+        "password": "p",
+        "tlsCa": "/ca.pem",
+        "tlsFirst": "true",
+        "inboxPrefix": "_I",
+        "domain": "hub",
+        "connectionName": "jetspark-cli",
+        "connectTimeout": "3 seconds",
+        "requestTimeout": "10 seconds",
+    }
 
 
 def test_build_raises_usage_errors_and_no_others() -> None:

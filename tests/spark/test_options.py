@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark.spark.options import OptionError
-from jetspark.spark.source.options import Position, check_batch, check_stream, parse_source
+from jetspark.spark import data_source
+from jetspark.spark.options import (
+    CONNECTION_OPTIONS,
+    ConnectionOptions,
+    OptionError,
+    option_of,
+    split_credentials,
+)
+from jetspark.spark.source.options import Position, SourceOptions, check_batch, check_stream, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +129,47 @@ def test_values_arrive() -> None:
     assert "hush" not in repr(options)
     assert pickle.loads(pickle.dumps(options)) == options
     assert hash(options.connection) == hash(pickle.loads(pickle.dumps(options.connection)))
+
+
+def test_every_connection_option_is_an_argument_of_connect() -> None:
+    """Or one of ``jetstream()``: domain and apiPrefix."""
+    assert {option_of(field.name) for field in fields(ConnectionOptions)} == set(CONNECTION_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("servers", "found"),
+    [
+        (["nats://u:p%40x@a:1", "u:p%40x@b"], {"servers": "nats://a:1,b", "user": "u", "password": "p@x"}),
+        (["nats://u:p@x@a:1"], {"servers": "nats://a:1", "user": "u", "password": "p@x"}),
+        (["tls://secret@a"], {"servers": "tls://a", "token": "secret"}),
+        (["wss://t@a/path?x=b@c"], {"servers": "wss://a/path?x=b@c", "token": "t"}),
+        (["a:1", "ws://b/x@y"], {"servers": "a:1,ws://b/x@y"}),
+    ],
+)
+def test_credentials_are_taken_out_of_urls(servers: list[str], found: dict[str, str]) -> None:
+    assert split_credentials(servers) == found
+
+
+def test_urls_with_different_credentials_are_refused_and_not_shown() -> None:
+    with pytest.raises(OptionError, match="different credentials") as caught:
+        split_credentials(["u:hush@a", "v:hush@b"])
+    assert "hush" not in str(caught.value)
+
+
+def test_options_are_parsed_once_for_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+
+    def count(options: Any) -> SourceOptions:
+        parsed.append(options)
+        return parse_source(options)
+
+    monkeypatch.setattr(data_source, "parse_source", count)
+    made = data_source.DefaultSource(dict(GOOD))
+    made = pickle.loads(pickle.dumps(made))
+    schema = made.schema()
+    made.reader(schema)
+    made.streamReader(schema)
+    assert len(parsed) == 1
 
 
 def test_files_of_credentials_are_checked(tmp_path: Path) -> None:

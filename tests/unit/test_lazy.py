@@ -16,7 +16,7 @@ import jetspark.connection
 import jetspark.jetstream
 
 SRC = Path(__file__).parents[2] / "src"
-PACKAGES = ("jetspark", "jetspark.connection", "jetspark.jetstream")
+PACKAGES = ("jetspark", "jetspark.connection", "jetspark.jetstream", "jetspark.spark")
 
 
 def fresh(code: str) -> str:

@@ -38,15 +38,12 @@ def moment(option: str, text: str, *, past: bool) -> datetime:
     """A point in time: RFC 3339 (UTC when it has no zone), a date, or a duration from now (into the past or
     the future)."""
     found = parse_moment(text, ahead=not past)
-    try:
-        if found is not None:
-            return found.resolve(datetime.now(UTC))
-    except OverflowError:
-        pass
-    raise UsageError(
-        f"{option}: {text!r} is not a time; use 2026-01-31T12:00:00Z (UTC without a zone) or a duration "
-        "such as 1h"
-    )
+    if found is None:
+        raise UsageError(
+            f"{option}: {text!r} is not a time; use 2026-01-31T12:00:00Z (UTC without a zone) or a duration "
+            "such as 1h"
+        )
+    return found.resolve(datetime.now(UTC))
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -1,20 +1,19 @@
 """JetStream as a Spark data source: ``spark.read``, ``readStream``, ``write``, ``writeStream``.
 
 Spark finds ``format("jetstream")`` by itself through the package ``pyspark_jetstream``; :func:`register` does
-it by hand where that look-up is switched off.
+it by hand where that look-up is switched off. Parts are loaded on use: options can be
+checked without PySpark.
 """
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetspark.spark.helpers import decode_json, read, read_stream, route, write, write_stream
-from jetspark.spark.lag_listener import StreamLag, StreamLagListener
-from jetspark.spark.sessions import active_session
-from jetspark.spark.sink.write_result import WriteResult
+from jetspark._lazy import exports
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from jetspark.spark.helpers import decode_json, read, read_stream, route, write, write_stream
+    from jetspark.spark.lag_listener import StreamLag, StreamLagListener
+    from jetspark.spark.sessions import active_session, register
+    from jetspark.spark.sink.write_result import WriteResult
 
 __all__ = [
     "StreamLag",
@@ -30,9 +29,10 @@ __all__ = [
     "write_stream",
 ]
 
-
-def register(spark: SparkSession) -> None:
-    """Register ``format("jetstream")`` with a session, classic or Spark Connect."""
-    from jetspark.spark.data_source import DefaultSource
-
-    spark.dataSource.register(DefaultSource)
+_PLACES = {
+    "jetspark.spark.helpers": "decode_json read read_stream route write write_stream",
+    "jetspark.spark.lag_listener": "StreamLag StreamLagListener",
+    "jetspark.spark.sessions": "active_session register",
+    "jetspark.spark.sink.write_result": "WriteResult",
+}
+__getattr__, __dir__ = exports(__name__, _PLACES)

@@ -12,19 +12,24 @@ import difflib
 import json
 import os
 import re
-import string
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
-from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from jetspark.spark.options import (
+    CONNECTION_OPTIONS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    option_of,
+    split_credentials,
+)
 from jetspark.spark.sessions import active_session, is_connect, numbered_write, query_of_checkpoint
 from jetspark.spark.sink.write_result import WriteResult, load_result
-from jetspark.wire.subjects import validate_subject
+from jetspark.spark.subject_template import parse_template
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -155,17 +160,22 @@ def write_stream(
     query_name: str | None = None,
     output_mode: Literal["append", "update", "complete"] = "append",
     available_now: bool = False,
+    once: bool = False,
     processing_time: str | None = None,
     **options: Unpack[SinkArguments],
 ) -> StreamingQuery:
     """Start a query that appends the rows of a streaming DataFrame to a stream.
 
-    ``available_now``: read what is there, then stop. ``processing_time``: e.g. ``"5 seconds"``; default: the
-    next micro-batch as soon as the last is done. ``output_mode="update"``, which Spark does not offer to
+    ``available_now``: read what is there, then stop. ``once``: the same in one micro-batch, whatever the
+    limits for one. ``processing_time``: e.g. ``"5 seconds"``; default: the next micro-batch as soon as the
+    last is done. ``output_mode="update"``, which Spark does not offer to
     Python sinks, is done with ``foreachBatch`` and a batch write of each micro-batch, with ids just as safe.
     """
-    if available_now and processing_time is not None:
-        raise InvalidArgument("processing_time", processing_time, "contradicts available_now; give one")
+    if once and available_now:
+        raise InvalidArgument("once", once, "contradicts available_now; give one")
+    if (available_now or once) and processing_time is not None:
+        other = "available_now" if available_now else "once"
+        raise InvalidArgument("processing_time", processing_time, f"contradicts {other}; give one")
     strings = option_strings(options, SINK_OPTIONS)
     checkpoint = os.fspath(checkpoint_location)
     if output_mode == "update":
@@ -178,6 +188,8 @@ def write_stream(
         writer = writer.queryName(query_name)
     if available_now:
         writer = writer.trigger(availableNow=True)
+    elif once:
+        writer = writer.trigger(once=True)
     elif processing_time is not None:
         writer = writer.trigger(processingTime=processing_time)
     with active_session(df.sparkSession):
@@ -258,14 +270,11 @@ def route(
     if on_unsafe not in ("fail", "null", "replace"):
         raise InvalidArgument("on_unsafe", on_unsafe, "must be 'fail', 'null' or 'replace'")
     parts: list[Column] = []
-    sample = ""
-    for literal, field in _template(template):
-        sample += literal + ("" if field is None else "x")
+    for literal, field in parse_template(template).parts:
         if literal:
             parts.append(F.lit(literal))
         if field is not None:
             parts.append(_token(F.col(field), field, on_unsafe))
-    validate_subject(sample, field="template")
     # concat is null as soon as one part is.
     return df.withColumn(column, F.concat(*parts))
 
@@ -282,6 +291,18 @@ def option_strings(arguments: Mapping[str, object], known: Iterable[str]) -> dic
         if value is not None:
             found[names[name]] = _string(name, value)
     return found
+
+
+def connection_arguments(connect: Mapping[str, Any]) -> ConnectionArguments:
+    """Arguments of ``jetspark.connect`` (and ``domain``, ``api_prefix``) as those of the helpers.
+
+    Credentials inside URLs become arguments of their own, whose options Spark redacts.
+    """
+    found = {argument_name(option_of(name)): value for name, value in connect.items() if value is not None}
+    servers = found.pop("servers", None)
+    if servers is not None:
+        found = {**split_credentials(servers.split(",") if isinstance(servers, str) else servers), **found}
+    return cast("ConnectionArguments", found)
 
 
 def argument_name(option: str) -> str:
@@ -338,19 +359,6 @@ def _with_corrupt(schema: StructType | str) -> StructType | str:
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-
-
-def _template(template: str) -> list[tuple[str, str | None]]:
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise InvalidArgument("template", template, f"{error}; a literal brace is written twice") from None
-    for _, field, form, conversion in parts:
-        if field is not None and (not field.strip() or form or conversion):
-            raise InvalidArgument(
-                "template", template, "between braces stands the name of a column, and nothing else"
-            )
-    return [(literal, field) for literal, field, _, _ in parts]
 
 
 def _token(value: Column, field: str, on_unsafe: str) -> Column:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetspark._secret import Secret
 from jetspark._times import parse_duration
+from jetspark.connection.urls import parse_server_url
 from jetspark.errors import InvalidArgument, JetsparkError
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ SPARK_OPTIONS = ("checkpointLocation", "queryName")
 # Never shown, not even the part of it that is wrong.
 SECRET_OPTIONS = frozenset(("password", "token"))
 
-_URL_USERINFO = re.compile(r"(?:^|//)[^/@,\s]*@")
+_USERINFO = re.compile(r"(^|://)[^/?#]*@")
+_UNDERSCORE = re.compile(r"_([a-z])")
 _SEED = re.compile(r"\s*S[A-Z][A-Z2-7]{50,}\s*")
 
 
@@ -271,29 +273,36 @@ class ConnectionOptions:
         return {"domain": self.domain, "api_prefix": self.api_prefix, "timeout": self.request_timeout}
 
 
-# From the names of jetspark.connect back to ours, for errors that the library finds.
-_OPTION_OF = {
-    "name": "connectionName",
-    "creds": "credentials",
-    "tls_ca": "tlsCa",
-    "tls_cert": "tlsCert",
-    "tls_key": "tlsKey",
-    "tls_hostname": "tlsHostname",
-    "tls_verify": "tlsVerify",
-    "tls_handshake_first": "tlsFirst",
-    "inbox_prefix": "inboxPrefix",
-    "api_prefix": "apiPrefix",
-    "connect_timeout": "connectTimeout",
-    "request_timeout": "requestTimeout",
-}
+# Options whose names are not those of jetspark.connect in another spelling.
+_RENAMED = {"name": "connectionName", "creds": "credentials", "tls_handshake_first": "tlsFirst"}
+
+
+def option_of(argument: str) -> str:
+    """The option for an argument of ``jetspark.connect``: ``tlsCa`` for ``tls_ca``."""
+    return _RENAMED.get(argument) or _UNDERSCORE.sub(lambda match: match[1].upper(), argument)
+
+
+def split_credentials(servers: Iterable[str]) -> dict[str, str]:
+    """Option ``servers`` without credentials, and the credentials as options that Spark redacts."""
+    bare: list[str] = []
+    found: dict[str, str] = {}
+    for server in map(str.strip, servers):
+        bare.append(_USERINFO.sub(r"\1", server, count=1))
+        if bare[-1] != server:
+            url = parse_server_url(server)
+            ways = {"user": url.user, "password": url.password, "token": url.token}
+            here = {name: value.reveal() for name, value in ways.items() if value is not None}
+            if found and found != here:
+                raise OptionError("servers", "the URLs have different credentials; use the same for all")
+            found = here
+    return {**found, "servers": ",".join(bare)}
 
 
 def parse_connection(options: Options) -> ConnectionOptions:
     """The connection options, checked as far as that goes without a server: also that files can be read."""
     if not options.given("servers") and not options.given("context"):
         raise OptionError("servers", "is required, e.g. nats://127.0.0.1:4222 (or set 'context')")
-    servers = options.text("servers") or ""
-    if _URL_USERINFO.search(servers):
+    if any(_USERINFO.search(server) for server in options.texts("servers")):
         raise OptionError(
             "servers",
             "holds credentials, which Spark would show in plans and logs; use options 'user' and 'password', "
@@ -347,11 +356,11 @@ def _check_offline(found: ConnectionOptions) -> None:
         if files is not None:
             files.connect_fields("offline")  # reads the file, which a connection does only when it is made
     except InvalidArgument as error:
-        name = _OPTION_OF.get(error.field, error.field)
+        name = option_of(error.field)
         if name in SECRET_OPTIONS:
             raise OptionError(name, error.rule) from None
         raise OptionError(name, f"{error.value!r} {error.rule}") from None
     except JetsparkError as error:
         ways = [way for way in ("creds", "nkey", "tls_ca", "context") if getattr(found, way) is not None]
         name = ways[0] if ways else "servers"
-        raise OptionError(_OPTION_OF.get(name, name), str(error)) from None
+        raise OptionError(option_of(name), str(error)) from None

@@ -23,6 +23,13 @@ class NoQueryId(JetsparkError):
     """The id of a query can't be read from its checkpoint, so no safe message ids can be derived."""
 
 
+def register(spark: SparkSession) -> None:
+    """Register ``format("jetstream")`` with a session, classic or Spark Connect."""
+    from jetspark.spark.data_source import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+
+
 def is_connect(spark: SparkSession) -> bool:
     """Whether it is a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

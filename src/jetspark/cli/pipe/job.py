@@ -10,19 +10,22 @@ import hashlib
 import json
 import os
 import re
-import string
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.pipe.json_schema import check_clash, check_schema
 from jetspark.cli.pipe.record import bare_sql, without_comments
-from jetspark.cli.values import duration, moment, words
+from jetspark.cli.values import duration, words
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.subjects import validate_filter, validate_subject
+from jetspark.spark.options import OptionError
+from jetspark.spark.source.options import EARLIEST, LATEST, parse_position, parse_streams
+from jetspark.spark.subject_template import SubjectTemplate, parse_template
+from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,11 +38,15 @@ ONCE = "once"
 COMMITTED = "committed"
 DEFAULT_TRIGGER = "1s"
 DEFAULT_MASTER = "local[*]"
+_STARTS = (
+    "earliest, latest, a sequence from 1, a time such as 2026-01-31T12:00:00Z (UTC without a zone) "
+    "or an age such as 1h"
+)
 
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
 _STATEMENT = re.compile(r"\s*\(*\s*(select|with|from|values|table)\b", re.IGNORECASE)
 _INPUT = re.compile(r"\binput\b", re.IGNORECASE)
-_WATERMARK = re.compile(r"([\w.`]+)\s+(\d+(?:\.\d+)?)\s*([A-Za-zµ]+)")
+_WATERMARK = re.compile(r"([\w.`]+)\s+(\S.*)")
 _MASTER = re.compile(r"(local(\[(\*|\d+)(,\s*\d+)?\])?|yarn|(spark|k8s|mesos)://\S+)")
 
 
@@ -53,6 +60,11 @@ class Sink:
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.kind, self.target, self.subject) if part)
+
+    @property
+    def template(self) -> SubjectTemplate | None:
+        """The subject with its columns."""
+        return None if self.subject is None else parse_template(self.subject)
 
     @property
     def is_file(self) -> bool:
@@ -275,8 +287,10 @@ def build(given: Mapping[str, Any]) -> Job:
         raise UsageError(
             "--from: which stream? Give a name, several with commas, or a pattern like 'ORDERS-*'"
         )
-    for stream in streams:
-        _named("--from", stream, re.sub(r"[*?\[\]!]", "x", stream))
+    try:
+        parse_streams(streams)
+    except InvalidArgument as error:
+        raise UsageError(f"invalid --from {error.value!r}: a stream's name {error.rule}") from None
     subjects = tuple(words(got.get("subjects", [])))
     for subject in subjects:
         try:
@@ -364,10 +378,14 @@ def parse_sink(text: str) -> Sink:
         raise UsageError(f"--to: {text!r}: where to? Write {SINKS}")
     if kind == "jetstream":
         stream, _, subject = rest.partition(":")
-        _named("--to", stream, stream)
-        if subject:
-            _check_subject(text, subject)
-        elif ":" in rest:
+        try:
+            check_name("stream", stream)
+            if subject:
+                parse_template(subject, field="subject")
+        except InvalidArgument as error:
+            what = "a stream's name" if error.field == "stream" else f"subject {subject!r}"
+            raise UsageError(f"invalid --to {text!r}: {what} {error.rule}") from None
+        if ":" in rest and not subject:
             raise UsageError(f"--to: {text!r}: the subject is empty; leave out the colon, or name one")
         return Sink(kind, stream, subject or None)
     if kind == "table":
@@ -396,20 +414,13 @@ def parse_trigger(text: str) -> Trigger:
 
 def parse_start(text: str) -> str:
     """The source's ``startingPosition``: an edge, a sequence, or a time in UTC."""
-    plain = text.strip().lower()
-    if plain in ("earliest", "latest"):
-        return plain
-    if plain.isdecimal():
-        if int(plain) < 1:
-            raise UsageError(f"--start: {text!r} is no sequence; the first is 1")
-        return str(int(plain))
     try:
-        return moment("--start", text.strip().removeprefix("-"), past=True).isoformat()
-    except UsageError:
-        raise UsageError(
-            f"--start: {text!r} is none; write earliest, latest, a sequence, a time such as "
-            "2026-01-31T12:00:00Z, or how long ago, such as 1h"
-        ) from None
+        found = parse_position("startingPosition", text, (EARLIEST, LATEST))
+    except OptionError:
+        raise UsageError(f"invalid --start {text!r}; use {_STARTS}") from None
+    if found.moment is not None:
+        return found.moment.resolve(datetime.now(UTC)).isoformat()
+    return found.edge or str(found.sequence)
 
 
 def parse_restart(text: str) -> str:
@@ -420,8 +431,7 @@ def parse_restart(text: str) -> str:
         return parse_start(text)
     except UsageError:
         raise UsageError(
-            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint stands), earliest, "
-            "latest, a sequence, a time such as 2026-01-31T12:00:00Z, or how long ago, such as 1h"
+            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint stands), {_STARTS}"
         ) from None
 
 
@@ -466,12 +476,8 @@ def _watermark(text: str | None) -> tuple[str, str] | None:
     found = _WATERMARK.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"--watermark: {text!r} is none; write a column and a time, such as 'timestamp 10m'")
-    seconds = duration("--watermark", found[2] + _UNIT.get(found[3].lower().rstrip("s"), found[3]))
+    seconds = duration("--watermark", found[2])
     return found[1], f"{round(seconds * 1000)} milliseconds"
-
-
-# Spark's words for units, beside those of the command line.
-_UNIT = {"second": "s", "minute": "m", "hour": "h", "day": "d", "sec": "s", "min": "m", "millisecond": "ms"}
 
 
 def _conf(given: Mapping[str, Any] | Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -496,32 +502,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     for key, value in table.items():
         found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
     return found
-
-
-def _named(option: str, shown: str, name: str) -> None:
-    try:
-        check_name("stream", name)
-    except InvalidArgument as error:
-        raise UsageError(f"{option}: {shown!r} is no name of a stream: it {error.rule}") from None
-
-
-def _check_subject(text: str, template: str) -> None:
-    try:
-        parts = list(string.Formatter().parse(template))
-        sample = "".join(literal + ("" if field is None else "x") for literal, field, _, _ in parts)
-        bad = any(
-            field is not None and (not field.strip() or form or conversion)
-            for _, field, form, conversion in parts
-        )
-        if bad:
-            raise UsageError(f"--to: {text!r}: between braces stands the name of a column")
-        validate_subject(sample)
-    except InvalidArgument as error:
-        raise UsageError(f"--to: {text!r}: {template!r} is no subject: {error.rule}") from None
-    except ValueError as error:
-        raise UsageError(
-            f"--to: {text!r}: {error}; a column stands in braces, as in totals.{{region}}"
-        ) from None
 
 
 def _check_folder(option: str, folder: str) -> None:

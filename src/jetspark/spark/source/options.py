@@ -25,7 +25,7 @@ from jetspark.spark.options import (
 from jetspark.wire.subjects import is_subset, validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -83,6 +83,20 @@ class Streams:
 
     def __str__(self) -> str:
         return ",".join((*self.names, *self.patterns))
+
+
+def parse_streams(entries: Iterable[str]) -> Streams:
+    """Names and patterns. Raises InvalidArgument for an entry that can't name a stream."""
+    names: list[str] = []
+    patterns: list[str] = []
+    for entry in entries:
+        glob = _GLOB.search(entry) is not None
+        try:
+            check_name("stream", re.sub(r"[*?\[\]!]", "x", entry) if glob else entry)
+        except InvalidArgument as error:
+            raise InvalidArgument("stream", entry, error.rule) from None
+        (patterns if glob else names).append(entry)
+    return Streams(tuple(names), tuple(patterns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,16 +255,10 @@ def _streams(options: Options) -> Streams:
     entries = options.texts("stream")
     if not entries:
         raise OptionError("stream", "is required: a stream's name, a comma list, or a pattern like ORDERS-*")
-    names: list[str] = []
-    patterns: list[str] = []
-    for entry in entries:
-        glob = _GLOB.search(entry) is not None
-        try:
-            check_name("stream", re.sub(r"[*?\[\]!]", "x", entry) if glob else entry)
-        except InvalidArgument as error:
-            raise OptionError("stream", f"{entry!r} {error.rule}") from None
-        (patterns if glob else names).append(entry)
-    return Streams(tuple(names), tuple(patterns))
+    try:
+        return parse_streams(entries)
+    except InvalidArgument as error:
+        raise OptionError("stream", f"{error.value!r} {error.rule}") from None
 
 
 def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, ...]) -> Positions | None:
@@ -263,12 +271,12 @@ def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, 
     fallback = Position(edge=EARLIEST if edge == "starting" else LATEST)
     by_stream = options.json_object(name)
     if by_stream is None:
-        return Positions(_position(name, options.text(name), edges))
+        return Positions(parse_position(name, options.text(name), edges))
     found = []
     for stream, value in by_stream.items():
         if not streams.selects(stream):
             raise OptionError(name, f"names stream {stream!r}, which option 'stream' ({streams}) does not")
-        position = _position(name, value, edges)
+        position = parse_position(name, value, edges)
         if position.edge == LAST_PER_SUBJECT:
             raise OptionError(name, f"{LAST_PER_SUBJECT!r} goes for all streams or for none")
         found.append((stream, position))
@@ -278,7 +286,7 @@ def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, 
     return Positions(fallback, tuple(found))
 
 
-def _position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
+def parse_position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
     """One value of a position option; which kinds are allowed follows from the option's name."""
     kind = name.removeprefix("starting").removeprefix("ending")
     text = str(value).strip()
