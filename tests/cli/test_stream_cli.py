@@ -209,7 +209,7 @@ def test_copy_in_part_to_stdout_and_restore_from_stdin_elsewhere(cli: Run, strea
     [
         ("", "no stream in line 1"),
         ('{"a": 1}\n', "no stream in line 1"),
-        ('{"jetspark_export": 99}\n', "of version 99"),
+        ('{"jetspark_export": 99}\n', "has version 99"),
         (
             '{"jetspark_export": 1, "config": {"name": "HURT_X", "subjects": ["hurt.x"]}}\n{"seq": 1}\n',
             "line 2",

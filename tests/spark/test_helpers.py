@@ -164,9 +164,9 @@ def test_a_struct_type_works_as_well_and_fail_means_fail(spark: SparkSession) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"column": "body"}, "is none of the columns data, n"),
-        ({"into": "N"}, "is a column already"),
-        ({"corrupt_column": "n"}, "is a column already"),
+        ({"column": "body"}, "is not one of the columns data, n"),
+        ({"into": "N"}, "already exists"),
+        ({"corrupt_column": "n"}, "already exists"),
         ({"on_error": "ignore"}, "'null' or 'fail'"),
         ({"on_error": "fail", "corrupt_column": "bad"}, "stays empty"),
         ({"schema": "n long"}, "into='value'"),

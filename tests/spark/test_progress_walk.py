@@ -136,7 +136,7 @@ def test_other_subjects_than_the_checkpoint_has_release_nothing(
 ) -> None:
     name = make(8, retention=RetentionPolicy.WORK_QUEUE)
     changed = mirror(js, server, name, releaseWorkQueue="true", subjects=f"{name}.other")
-    with pytest.raises(OptionError, match="would delete messages that were not read"):
+    with pytest.raises(OptionError, match="would delete unread messages"):
         changed.follow(at(name, 6))
     assert js.get_stream(name).cached_info.state.messages == 8
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _TOLD = re.compile(r"DataLossError: stream '([^']+)': ([^\n]*)")
 _KINDS = {
-    "does not exist any more": "vanished",
-    "deleted and made again": "recreated",
+    "no longer exists": "vanished",
+    "deleted and created again": "recreated",
     "the stream ends at": "rewound",
 }
 

@@ -109,7 +109,7 @@ class Root(Group):
 
 
 _PANEL = (
-    "Connection options may stand anywhere on the line. Each setting is taken from its flag, else from its "
+    "Connection options may appear anywhere on the line. Each setting is taken from its flag, else from its "
     "environment variable, else from the context (--context, NATS_CONTEXT, or the selected one). When "
     "nothing names a server, it is the one that 'jetspark server' runs on this machine."
 )
@@ -185,7 +185,7 @@ def root(
 ) -> None:
     seconds = values.duration("--timeout", timeout)
     if seconds <= 0:
-        raise UsageError(f"--timeout: {timeout!r} is no time at all; write 5s")
+        raise UsageError(f"invalid --timeout {timeout!r}; it must be greater than zero")
     settings.use(
         Settings(
             server=server or None,

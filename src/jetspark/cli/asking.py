@@ -39,6 +39,6 @@ async def confirm(question: str, *, force: bool) -> None:
     if force:
         return
     if not can_ask():
-        raise UsageError(f"{question} Nobody can answer here: add --force")
+        raise UsageError(f"{question} stdin is not a terminal; use --force")
     if await ask(f"{question} [y/N] ") not in ("y", "yes"):
         raise CommandFailed("not confirmed; nothing was changed")

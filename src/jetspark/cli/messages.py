@@ -68,9 +68,9 @@ def pub(
     ] = "eof",
     header: HeaderOption = None,
     reply: Annotated[str | None, typer.Option("--reply", metavar="SUBJECT", help="Reply subject.")] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", help="Send it so often.", min=1)] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many times to send it.", min=1)] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="At most so many a second.", min=0.001)
+        float | None, typer.Option("--rate", metavar="N", help="Most messages per second.", min=0.001)
     ] = None,
     sleep: Annotated[
         str | None, typer.Option("--sleep", metavar="DURATION", help="Pause between messages.")
@@ -96,7 +96,7 @@ def pub(
     if sleep is not None and rate is not None:
         raise UsageError("give --rate or --sleep, not both")
     if js and reply is not None:
-        raise UsageError("--reply is where JetStream's ack goes; leave out one of --js and --reply")
+        raise UsageError("--js and --reply can't be combined: JetStream's ack goes to the reply subject")
     interval = duration("--sleep", sleep) if sleep is not None else 1 / rate if rate else 0.0
     bodies = _Bodies(body, file, split, count)
     plan = _Plan(subject, headers("--header", header or ()), msg_id, templates)
@@ -131,7 +131,7 @@ class _Bodies:
         if body is not None and files:
             raise UsageError("give a body or --file, not both")
         if body is None and not files and sys.stdin.isatty():
-            raise UsageError("give a body, --file FILE, or pipe something in; '' is an empty body")
+            raise UsageError("no body: give one, use --file FILE or pipe it to stdin; '' is an empty body")
         self.text = body
         self._files = files or []
         self._split = split
@@ -185,7 +185,9 @@ class _Plan:
         """Refuse unknown placeholders before anything is sent."""
         self.message(bodies.text or b"", 1)
         if bodies.total is not None and bodies.total > 1 and self._msg_id and not has_places(self._msg_id):
-            raise UsageError("--msg-id: the same id makes all but the first a duplicate; add {{Count}}")
+            raise UsageError(
+                "--msg-id: with one id, all messages but the first are duplicates; add {{Count}}"
+            )
 
     def message(self, body: bytes | str, count: int) -> tuple[str, bytes, Any, str | None]:
         """Subject, body, headers and message id of message number ``count``."""
@@ -281,10 +283,10 @@ def sub(
         int | None, typer.Option("--start-sequence", metavar="N", help="With --stream: from here.", min=1)
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="End after so long without a message.")
+        str | None, typer.Option("--wait", metavar="DURATION", help="End after this long without a message.")
     ] = None,
     headers_only: Annotated[bool, typer.Option("--headers-only", help="No bodies.")] = False,
     raw: Raw = False,
@@ -300,7 +302,7 @@ def sub(
     if stream is None and any(given):
         raise UsageError("--all, --new, --last, --since and --start-sequence need --stream")
     if stream is not None and queue:
-        raise UsageError("--queue goes with core subscriptions; a durable consumer shares a stream")
+        raise UsageError("--queue is for core subscriptions; use a durable consumer to share a stream")
     if sum(given) > 1:
         raise UsageError("give one of --all, --new, --last, --since, --start-sequence")
     start = None if since is None else moment("--since", since, past=True)
@@ -388,7 +390,7 @@ class _Show:
     def end(self, wanted: int | None) -> None:
         """Time is up: too little of what was asked for is a failure."""
         if wanted is not None:
-            raise CommandFailed(f"{self.count} of {wanted} messages came in time; --wait waits longer")
+            raise CommandFailed(f"only {self.count} of {wanted} messages arrived in time; raise --wait")
 
     def _text(self, head: str, message: Any) -> None:
         output.line(head)
@@ -427,7 +429,7 @@ async def _print_all(
 
 
 def req(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Whom to ask.", show_default=False)],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject to ask.", show_default=False)],
     body: Body = None,
     header: HeaderOption = None,
     replies: Annotated[
@@ -435,7 +437,7 @@ def req(
         typer.Option("--replies", metavar="N", help="Answers to wait for; 0: all until time is up.", min=0),
     ] = 1,
     stall: Annotated[
-        str | None, typer.Option("--stall", metavar="DURATION", help="End after so long without an answer.")
+        str | None, typer.Option("--stall", metavar="DURATION", help="End after this long without an answer.")
     ] = None,
     raw: Raw = False,
     json: Json = False,
@@ -478,7 +480,7 @@ def reply(
     queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Share them.")] = "jetspark-reply",
     header: HeaderOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     json: Json = False,
 ) -> None:

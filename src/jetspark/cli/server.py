@@ -52,7 +52,7 @@ def server(
         int | None, typer.Option("--http-port", metavar="N", help="Monitoring port; default: a free one.")
     ] = None,
     cluster: Annotated[
-        int | None, typer.Option("--cluster", metavar="N", help="Run a cluster of so many.", min=2, max=9)
+        int | None, typer.Option("--cluster", metavar="N", help="Run a cluster of N servers.", min=2, max=9)
     ] = None,
     websocket: Annotated[bool, typer.Option("--websocket", help="Listen for WebSocket, too.")] = False,
     config: Annotated[
@@ -67,9 +67,9 @@ def server(
     where to keep it.
     """
     if cluster is not None and websocket:
-        raise UsageError("--websocket goes with a single server, not with --cluster")
+        raise UsageError("--websocket needs a single server; leave out --cluster")
     if cluster is not None and (port or http_port):
-        raise UsageError("--port and --http-port go with a single server; a cluster takes free ports")
+        raise UsageError("--port and --http-port need a single server; a cluster takes free ports")
     text = ""
     if config is not None:
         if not config.is_file():
@@ -115,7 +115,7 @@ def _server(
         except ServerStartError as error:
             if "Address already in use" in error.reason:
                 raise CommandFailed(
-                    f"port {port} is taken; --port 0 takes a free one, or leave --port out"
+                    f"port {port} is in use; leave out --port, or use --port 0 for a free one"
                 ) from None
             raise
     try:
@@ -207,7 +207,7 @@ def _watch(servers: "list[Server]", stop: Flag, verbose: bool) -> None:
                 if not server.running:
                     from jetspark.server import ServerStartError
 
-                    raise ServerStartError(f"server {server.name!r} ended by itself", server.log())
+                    raise ServerStartError(f"server {server.name!r} ended unexpectedly", server.log())
         _print_logs(logs)
 
 

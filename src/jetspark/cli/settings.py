@@ -101,7 +101,7 @@ def _local_servers() -> list[str]:
     if not servers:
         raise CommandFailed(
             "no server given: use --server URL, --context NAME or the environment variable NATS_URL\n"
-            "or start one on this machine, which every command then finds: jetspark server"
+            "or start one on this machine with 'jetspark server'; every command finds it"
         )
     return servers[0].urls
 

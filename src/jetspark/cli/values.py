@@ -30,7 +30,7 @@ def size(option: str, text: str) -> int:
         return -1
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{option}: {text!r} is not a size; write 512, 64KB, 1GB, or -1 for no limit")
+        raise UsageError(f"{option}: {text!r} is not a size; use 512, 64KB, 1GB, or -1 for no limit")
     return int(float(found[1]) * _POWER[found[2].lower()])
 
 
@@ -52,7 +52,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError(f"{option}: {text!r} is not a pair; write KEY=VALUE")
+            raise UsageError(f"{option}: {text!r} is not a pair; use KEY=VALUE")
         found[key] = value
     return found
 
@@ -63,7 +63,7 @@ def headers(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
     for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not name.strip():
-            raise UsageError(f"{option}: {text!r} is not a header; write 'Name: value'")
+            raise UsageError(f"{option}: {text!r} is not a header; use 'Name: value'")
         found.setdefault(name.strip(), []).append(value.strip())
     return found
 
@@ -73,7 +73,7 @@ def choice(option: str, text: str, choices: dict[str, str]) -> str:
     try:
         return choices[text.strip().lower()]
     except KeyError:
-        raise UsageError(f"{option}: {text!r} is none of {', '.join(choices)}") from None
+        raise UsageError(f"invalid {option} {text!r}; use one of {', '.join(choices)}") from None
 
 
 def words(texts: Iterable[str] | None) -> list[str]:

@@ -219,13 +219,13 @@ def decode_json(
     if on_error == "fail" and corrupt_column is not None:
         raise InvalidArgument("corrupt_column", corrupt_column, "stays empty with on_error='fail'; drop it")
     if column not in df.columns:
-        raise InvalidArgument("column", column, f"is none of the columns {', '.join(df.columns)}")
+        raise InvalidArgument("column", column, f"is not one of the columns {', '.join(df.columns)}")
     text = F.col(column).cast("string")
     place = into if into is not None else "_jetspark_json"
     taken = {name.lower() for name in df.columns}
     for new in (place, *([] if corrupt_column is None else [corrupt_column])):
         if new.lower() in taken:
-            raise InvalidArgument("into" if new == place else "corrupt_column", new, "is a column already")
+            raise InvalidArgument("into" if new == place else "corrupt_column", new, "already exists")
     if on_error == "fail":
         decoded = df.withColumn(place, F.from_json(text, schema, {"mode": "FAILFAST"}))
     else:
@@ -246,7 +246,7 @@ def decode_json(
         raise InvalidArgument(
             "schema",
             ", ".join(clash),
-            "is a column already; give into='value' to keep the fields in a struct",
+            "already exists; use into='value' to keep the fields in a struct",
         )
     return decoded.select("*", f"{place}.*").drop(place)
 
@@ -350,7 +350,7 @@ def _string(name: str, value: object) -> str:
         return os.fspath(value)
     if isinstance(value, Sequence) and all(isinstance(one, str) and "," not in one for one in value):
         return ",".join(value)
-    raise InvalidArgument(name, value, f"is of a type that options don't take: {type(value).__name__}")
+    raise InvalidArgument(name, value, f"has a type that options don't take: {type(value).__name__}")
 
 
 def _with_corrupt(schema: StructType | str) -> StructType | str:

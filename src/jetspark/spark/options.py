@@ -201,7 +201,7 @@ class Options:
 
 def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     if name == "path":
-        return OptionError("path", "load() and save() take no path here; name streams with option 'stream'")
+        return OptionError("path", "load() and save() take no path here; use option 'stream'")
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     # Some words are no typo of ours but the name of the same thing elsewhere.
     elsewhere = {
@@ -217,8 +217,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
         "subscribepattern": "stream",
     }
     guess = elsewhere.get(name) or (known[nearest[0]] if nearest else None)
-    hint = f"; did you mean {guess!r}?" if guess else f"; known are {', '.join(sorted(known.values()))}"
-    return OptionError(name, f"is not known{hint}")
+    hint = f"; did you mean {guess!r}?" if guess else f"; the options are {', '.join(sorted(known.values()))}"
+    return OptionError(name, f"is unknown{hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +305,12 @@ def parse_connection(options: Options) -> ConnectionOptions:
     if any(_USERINFO.search(server) for server in options.texts("servers")):
         raise OptionError(
             "servers",
-            "holds credentials, which Spark would show in plans and logs; use options 'user' and 'password', "
-            "or 'token', which it redacts, or 'credentials', a file",
+            "contains credentials, which Spark would show in plans and logs; use options 'user' and "
+            "'password' or 'token', which it redacts, or a file with 'credentials'",
         )
     for name in ("nkey", "credentials"):
         if _SEED.fullmatch(options.text(name) or ""):
-            raise OptionError(name, "holds a seed, which Spark would show; give the path of a file with it")
+            raise OptionError(name, "is a seed, which Spark would show; give the path of a file with it")
     ways = options.given_of("user", "token", "credentials", "nkey")
     if len(ways) > 1:
         raise OptionError(ways[1], f"contradicts option {ways[0]!r}; give one kind of credentials")

@@ -224,7 +224,7 @@ def js_fetch(
             got = await reader.fetch(min(batch, left), expires=5.0)
             samples.append(time.perf_counter() - began)
             if not got:
-                raise CommandFailed(f"stream {stream} ran dry with {number(left)} messages to go")
+                raise CommandFailed(f"stream {stream} ran out of messages with {number(left)} still to read")
             if ack:
                 for message in got:
                     await message.ack()
@@ -239,8 +239,8 @@ async def _reader(nc: Connection, stream: str, count: int, ack: bool) -> Consume
     found = (await find_stream(js, stream)).cached_info
     if found.state.messages < count:
         raise CommandFailed(
-            f"stream {stream} has {number(found.state.messages)} messages, fewer than a client should read\n"
-            "fill it with 'jetspark bench js pub', or ask for less"
+            f"stream {stream} has {number(found.state.messages)} messages, fewer than each client "
+            "should read\nfill it with 'jetspark bench js pub', or ask for less"
         )
     policy = AckPolicy.EXPLICIT if ack else AckPolicy.NONE
     config = ConsumerConfig(ack_policy=policy, max_ack_pending=-1, mem_storage=True, inactive_threshold=30)
@@ -280,7 +280,7 @@ async def _parallel(
 ) -> Result:
     """Run a client's work on several connections at once."""
     if msgs < clients:
-        raise UsageError(f"--msgs: {msgs} are too few for {clients} clients")
+        raise UsageError(f"--msgs: {msgs} is too few for {clients} clients")
     async with AsyncExitStack() as closing:
         links = [await closing.enter_async_context(connection()) for _ in range(clients)]
         if prepare is not None:

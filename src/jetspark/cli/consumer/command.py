@@ -199,7 +199,7 @@ def next_(
             return got
 
     if run(work()) == 0:
-        raise CommandFailed(f"no message within {seconds_text(seconds)}; --wait waits longer")
+        raise CommandFailed(f"no message within {seconds_text(seconds)}; raise --wait to wait longer")
 
 
 @command(
@@ -212,7 +212,7 @@ def sub(
     stream: StreamName,
     consumer: ConsumerName,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge them.")] = True,
     ack_mode: Mode = "ack",
@@ -279,7 +279,9 @@ def pause(
     elif state.paused:
         output.line(f"paused {consumer} until {time_text(state.pause_until)}")
     else:
-        raise CommandFailed(f"{consumer} is not paused: {time_text(when)} is over, or the server is too old")
+        raise CommandFailed(
+            f"{consumer} is not paused: {time_text(when)} is in the past, or the server is too old"
+        )
 
 
 @command(app, "resume", example="jetspark consumer resume ORDERS worker")

@@ -23,7 +23,9 @@ EDIT: dict[str, Any] = {
     "backoff": many_option("--backoff", "DURATION", "Waits before redelivery; repeat, or use commas."),
     "sample": number_option("--sample", "Percentage of acks to publish a metric for."),
     "headers_only": flag_option("headers-only", "Deliver no bodies."),
-    "inactive_threshold": text_option("--inactive-threshold", "DURATION", "Remove it when unused so long."),
+    "inactive_threshold": text_option(
+        "--inactive-threshold", "DURATION", "Remove it when unused for this long."
+    ),
     "max_pull_batch": number_option("--max-pull-batch", "Largest batch of one pull."),
     "max_pull_expire": text_option("--max-pull-expire", "DURATION", "Longest expiry of one pull."),
     "max_pull_bytes": text_option("--max-pull-bytes", "SIZE", "Most bytes of one pull."),
@@ -132,7 +134,7 @@ def _start(text: str) -> dict[str, Any]:
         when = moment("--deliver", text, past=True)
     except UsageError:
         raise UsageError(
-            f"--deliver: {text!r} is none of all, new, last, subject, a sequence, a duration, a time"
+            f"invalid --deliver {text!r}; use all, new, last, subject, a sequence, a time or an age (1h)"
         ) from None
     return {"deliver_policy": "by_start_time", "opt_start_time": when}
 
@@ -151,5 +153,5 @@ def new_config(name: str | None, given: dict[str, Any]) -> ConsumerConfig:
                 wire["durable_name"] = name
         return ConsumerConfig.from_wire(wire).replace(**fields)
     if name is None and not ephemeral:
-        raise UsageError("give the consumer's name, or --ephemeral for one that goes when unused")
+        raise UsageError("give the consumer's name, or --ephemeral for one that is removed when unused")
     return ConsumerConfig(name=name, durable_name=None if ephemeral else name, **fields)

@@ -95,7 +95,7 @@ def demo(
 
     require_spark()
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out: {out} is a file; name a folder")
+        raise UsageError(f"--out: {out} is a file; give a folder")
     # The planned loss of the connection is told by us.
     logging.getLogger("jetspark").addHandler(logging.NullHandler())
     began = time.monotonic()
@@ -314,7 +314,7 @@ async def _both(work: Any, pipeline: "Pipeline") -> None:
     try:
         await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise CommandFailed(f"the pipeline ended too early: {pipeline.complaint()}")
+            raise CommandFailed(f"the pipeline ended early: {pipeline.complaint()}")
         task.result()
     finally:
         for one in (task, ended):

@@ -82,7 +82,7 @@ def require_spark() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
         raise CommandFailed(
-            "Spark needs Java 17 or newer, and there is no java in PATH or JAVA_HOME\n"
+            "Spark needs Java 17 or newer; no java found in PATH or JAVA_HOME\n"
             "on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
         )
 
@@ -204,8 +204,8 @@ async def _sources(js: JetStream, job: Job) -> list[Stream]:
         of_all = [own for stream in found for own in _subjects(stream)]
         if of_all and not any(subjects_overlap(own, subject) for own in of_all):
             raise CommandFailed(
-                f"--subjects: {subject!r} is nothing that {', '.join(job.streams)} stores\n"
-                f"subjects there: {', '.join(of_all)}"
+                f"--subjects: {', '.join(job.streams)} does not store {subject!r}\n"
+                f"its subjects are {', '.join(of_all)}"
             )
     return found
 
@@ -220,18 +220,18 @@ async def _check_target(js: JetStream, sink: Sink, sources: list[Stream]) -> Non
     template = sink.template
     if template is None:
         if any(source.cached_info.config.name == sink.target for source in sources):
-            raise CommandFailed(f"--to: {sink} is what the job reads: it would never come to an end")
+            raise CommandFailed(f"--to: the job reads {sink} itself, so it would never end")
         return
     # A column may have any value: the subject of some row must fit.
     fits = subjects_overlap if template.columns else subject_matches
     if not any(fits(one, template.filled("*")) for one in own):
         raise CommandFailed(
             f"--to: stream {sink.target} does not store subject {sink.subject!r}\n"
-            f"subjects there: {', '.join(own) or 'none'}"
+            f"its subjects are {', '.join(own) or 'none'}"
         )
     for source in sources:
         if source.cached_info.config.name == sink.target:
-            raise CommandFailed(f"--to: {sink} is what the job reads: it would never come to an end")
+            raise CommandFailed(f"--to: the job reads {sink} itself, so it would never end")
 
 
 async def _infer(job: Job, streams: list[Stream]) -> tuple[str, tuple[str, ...]]:
@@ -245,19 +245,18 @@ async def _infer(job: Job, streams: list[Stream]) -> tuple[str, tuple[str, ...]]
             bodies += [message.data async for message in messages]
     if not bodies:
         raise CommandFailed(
-            "--json-infer: there are no messages yet to learn from\n"
-            "give the schema: --json-schema 'id long, ...'"
+            "--json-infer: the stream has no messages yet\ngive the schema: --json-schema 'id long, ...'"
         )
     found, other = infer(bodies)
     if found is None:
         raise CommandFailed(
-            f"--json-infer: none of {len(bodies)} messages is a JSON object\n"
+            f"--json-infer: none of the {len(bodies)} messages is a JSON object\n"
             "leave it out and use the column 'data' in the SQL"
         )
     check_clash("--json-infer", fields_of(found) if job.json_into is None else [job.json_into])
-    said = [f"schema of {len(bodies)} messages: {found}"]
+    said = [f"schema from {len(bodies)} messages: {found}"]
     if other:
-        said.append(f"{other} of them are no JSON objects: their fields will be null")
+        said.append(f"{other} of them are not JSON objects; their fields will be null")
     return found, tuple(said)
 
 
@@ -283,6 +282,6 @@ def _lock(file: IO[str], sink: Sink, plan: Plan) -> None:
         file.seek(0)
         holder = file.read().strip()
         raise CommandFailed(
-            f"this job runs already{f', as process {holder}' if holder else ''}, and writes to {sink}: "
-            f"{plan.checkpoint}\nstop it first, or give this run a --checkpoint of its own"
+            f"this job is already running{f' as process {holder}' if holder else ''} and writes to {sink}: "
+            f"{plan.checkpoint}\nstop it first, or give this run its own --checkpoint"
         ) from None

@@ -243,16 +243,16 @@ def load(path: Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             found = tomllib.load(file)
     except IsADirectoryError:
-        raise UsageError(f"{path}: is a folder; give the TOML file of a job") from None
+        raise UsageError(f"{path} is a folder; give the TOML file of a job") from None
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
     for key, value in found.items():
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(KEYS)}"
-            raise UsageError(f"{path}: {key!r} is not known; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
+            raise UsageError(f"{path}: unknown key {key!r}; {hint}")
         _check_type(path, key, value)
     return {
         key: [value] if key in _LISTS and isinstance(value, str) else value for key, value in found.items()
@@ -285,7 +285,7 @@ def build(given: Mapping[str, Any]) -> Job:
     streams = tuple(words(got.get("from", [])))
     if not streams:
         raise UsageError(
-            "--from: which stream? Give a name, several with commas, or a pattern like 'ORDERS-*'"
+            "missing --from; give a stream, several with commas, or a pattern such as 'ORDERS-*'"
         )
     try:
         parse_streams(streams)
@@ -300,14 +300,14 @@ def build(given: Mapping[str, Any]) -> Job:
     sql = _sql(got.get("sql"))
     output_mode = str(got.get("output_mode", "append")).lower()
     if output_mode not in OUTPUT_MODES:
-        raise UsageError(f"--output-mode: {output_mode!r} is none of {', '.join(OUTPUT_MODES)}")
+        raise UsageError(f"invalid --output-mode {output_mode!r}; use append, update or complete")
     partition_by = tuple(words(got.get("partition_by", [])))
     sinks = _sinks(got.get("to", []), output_mode, partition_by)
     schema, infer, into = got.get("json_schema"), bool(got.get("json_infer")), got.get("json_into")
     if schema is not None and infer:
-        raise UsageError("--json-infer: contradicts --json-schema; give one of them")
+        raise UsageError("--json-infer and --json-schema can't be combined; give one of them")
     if into is not None and schema is None and not infer:
-        raise UsageError("--json-into: needs --json-schema or --json-infer")
+        raise UsageError("--json-into needs --json-schema or --json-infer")
     if schema is not None:
         names = check_schema(schema)
         check_clash("--json-schema", names if into is None else [into])
@@ -315,25 +315,25 @@ def build(given: Mapping[str, Any]) -> Job:
     unique = tuple(words(got.get("unique", [])))
     if unique and watermark is None:
         raise UsageError(
-            "--unique: needs --watermark, which says how long a value is remembered\n"
+            "--unique needs --watermark, which says how long values are remembered\n"
             "e.g. --watermark 'timestamp 10m'"
         )
     most = got.get("max_per_batch")
     if most is not None and most < 1:
-        raise UsageError(f"--max-per-batch: {most} must be 1 or more")
+        raise UsageError(f"invalid --max-per-batch {most}; it must be greater than zero")
     master = got.get("master", DEFAULT_MASTER)
     if _MASTER.fullmatch(master) is None:
         raise UsageError(
-            f"--master: {master!r} is no master of Spark; write local[2], local[*] or spark://HOST:PORT"
+            f"invalid --master {master!r}: not a Spark master URL; use local[2], local[*] or spark://HOST:PORT"
         )
     name = got.get("name")
     if name is not None and re.fullmatch(r"[\w-]{1,60}", name) is None:
-        raise UsageError(f"--name: {name!r} must be of letters, digits, '-' and '_', at most 60")
+        raise UsageError(f"invalid --name {name!r}; use up to 60 letters, digits, '-' and '_'")
     restart_from = got.get("restart_from")
     if restart_from is not None:
         restart_from = parse_restart(restart_from)
         if got.get("new_checkpoint"):
-            raise UsageError("--restart-from: makes a new checkpoint by itself; leave out --new-checkpoint")
+            raise UsageError("--restart-from already starts a new checkpoint; leave out --new-checkpoint")
     checkpoint = got.get("checkpoint")
     if checkpoint is not None:
         _check_folder("--checkpoint", checkpoint)
@@ -370,12 +370,12 @@ def parse_sink(text: str) -> Sink:
     kind, rest = kind.lower(), rest.strip()
     if kind == "console":
         if rest:
-            raise UsageError(f"--to: {text!r}: console takes nothing behind it")
+            raise UsageError(f"invalid --to {text!r}; console takes no target")
         return Sink("console")
     if kind not in ("jetstream", "table", *FILE_KINDS):
-        raise UsageError(f"--to: {text!r} is no sink; write {SINKS}")
+        raise UsageError(f"invalid --to {text!r}: not a sink; use {SINKS}")
     if not rest:
-        raise UsageError(f"--to: {text!r}: where to? Write {SINKS}")
+        raise UsageError(f"invalid --to {text!r}: the target is missing; use {SINKS}")
     if kind == "jetstream":
         stream, _, subject = rest.partition(":")
         try:
@@ -386,11 +386,11 @@ def parse_sink(text: str) -> Sink:
             what = "a stream's name" if error.field == "stream" else f"subject {subject!r}"
             raise UsageError(f"invalid --to {text!r}: {what} {error.rule}") from None
         if ":" in rest and not subject:
-            raise UsageError(f"--to: {text!r}: the subject is empty; leave out the colon, or name one")
+            raise UsageError(f"invalid --to {text!r}: the subject is empty; add one or leave out the colon")
         return Sink(kind, stream, subject or None)
     if kind == "table":
         if _TABLE.fullmatch(rest) is None:
-            raise UsageError(f"--to: {text!r}: {rest!r} is no name of a table; write table:orders")
+            raise UsageError(f"invalid --to {text!r}: {rest!r} is not a table name; use table:orders")
         return Sink(kind, rest)
     _check_folder("--to", rest)
     return Sink(kind, rest)
@@ -406,9 +406,7 @@ def parse_trigger(text: str) -> Trigger:
     try:
         seconds = duration("--trigger", text)
     except UsageError:
-        raise UsageError(
-            f"--trigger: {text!r} is none; write a time such as 5s, {AVAILABLE_NOW} or {ONCE}"
-        ) from None
+        raise UsageError(f"invalid --trigger {text!r}; use 5s, {AVAILABLE_NOW} or {ONCE}") from None
     return Trigger(seconds)
 
 
@@ -437,36 +435,32 @@ def parse_restart(text: str) -> str:
 
 def _sql(text: str | None) -> str:
     if text is None or not text.strip():
-        raise UsageError("--sql: what to do with the messages? E.g. --sql 'SELECT * FROM input'")
+        raise UsageError("missing --sql; give a query such as --sql 'SELECT * FROM input'")
     bare = without_comments(text).rstrip(";").rstrip()
     if ";" in bare_sql(bare):
-        raise UsageError("--sql: one statement, without ';'")
+        raise UsageError("--sql takes one statement, without ';'")
     if _STATEMENT.match(bare) is None:
-        raise UsageError(f"--sql: {_short(bare)!r} is no query; write SELECT ... FROM input")
+        raise UsageError(f"invalid --sql {_short(bare)!r}: not a query; use SELECT ... FROM input")
     if _INPUT.search(bare) is None:
-        raise UsageError(f"--sql: {_short(bare)!r} does not read the messages, which are the view 'input'")
+        raise UsageError(f"invalid --sql {_short(bare)!r}: it must read the messages, the view 'input'")
     return bare
 
 
 def _sinks(texts: Sequence[str], output_mode: str, partition_by: tuple[str, ...]) -> tuple[Sink, ...]:
     if not texts:
-        raise UsageError(f"--to: where should the rows go? Write {SINKS}")
+        raise UsageError(f"missing --to; use {SINKS}")
     sinks = tuple(parse_sink(text) for text in texts)
     for number, sink in enumerate(sinks):
         if any(sink.kind == other.kind and sink.target == other.target for other in sinks[:number]):
-            raise UsageError(f"--to: {sink} is there twice")
+            raise UsageError(f"--to {sink} is given twice")
         if sink.is_file and output_mode != "append":
-            raise UsageError(
-                f"--output-mode: {output_mode} is nothing that files can do; {sink} needs append"
-            )
+            raise UsageError(f"files do not support output mode {output_mode!r}; {sink} needs append")
         if sink.kind == "table" and output_mode == "update":
-            raise UsageError(
-                f"--output-mode: {output_mode} is nothing that tables can do; {sink} needs append"
-            )
+            raise UsageError(f"tables do not support output mode {output_mode!r}; {sink} needs append")
         if sink.kind == "jetstream" and output_mode == "complete":
-            raise UsageError(f"--output-mode: {output_mode} would publish everything again; use update")
+            raise UsageError(f"streams do not support output mode 'complete'; {sink} needs append or update")
     if partition_by and not any(sink.is_file or sink.kind == "table" for sink in sinks):
-        raise UsageError("--partition-by: is for parquet, csv, json and table; there is none of them")
+        raise UsageError("--partition-by needs a parquet, csv, json or table sink")
     return sinks
 
 
@@ -475,7 +469,7 @@ def _watermark(text: str | None) -> tuple[str, str] | None:
         return None
     found = _WATERMARK.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--watermark: {text!r} is none; write a column and a time, such as 'timestamp 10m'")
+        raise UsageError(f"invalid --watermark {text!r}; use a column and a duration: 'timestamp 10m'")
     seconds = duration("--watermark", found[2])
     return found[1], f"{round(seconds * 1000)} milliseconds"
 
@@ -486,13 +480,13 @@ def _conf(given: Mapping[str, Any] | Sequence[str]) -> tuple[tuple[str, str], ..
         for text in given:
             key, equals, value = text.partition("=")
             if not equals:
-                raise UsageError(f"--conf: {text!r} is not a pair; write spark.KEY=VALUE")
+                raise UsageError(f"invalid --conf {text!r}; use spark.KEY=VALUE")
             pairs.append((key.strip(), value.strip()))
     else:
         pairs = list(_flat(given))
     for key, _ in pairs:
         if not key.startswith("spark."):
-            raise UsageError(f"--conf: {key!r} is no setting of Spark; they begin with 'spark.'")
+            raise UsageError(f"invalid --conf {key!r}: Spark settings begin with 'spark.'")
     return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in pairs)
 
 
@@ -509,12 +503,12 @@ def _check_folder(option: str, folder: str) -> None:
         return
     path = Path(folder)
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{option}: {folder} is a file; name a folder")
+        raise UsageError(f"{option}: {folder} is a file; give a folder")
     parent = path
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise CommandFailed(f"{option}: can't write to {parent}: give a folder that you may write to")
+        raise CommandFailed(f"{option}: no permission to write to {parent}; give another folder")
 
 
 def _short(text: str) -> str:

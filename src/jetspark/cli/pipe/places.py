@@ -209,7 +209,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
         said = f"continues at {found.legacy}, which an older version made"
     if before is None:
         before = wanted
-        said += " and did not describe: whether the query has changed since is not known"
+        said += ", without a description: whether the query has changed is unknown"
     if found.legacy:
         created = _created(files, checkpoint, found.progress)
         before = msgspec.structs.replace(before, created=created)
@@ -233,9 +233,9 @@ def refuse(sink: Sink, found: Comparison, checkpoint: str) -> None:
     if found.refused:
         raise CommandFailed(
             f"{sink} can't continue at its checkpoint: {'; '.join(found.refused)}\n"
-            "undo the change; or begin a new checkpoint with --restart-from committed (goes on where this "
-            "one ends), --restart-from earliest|latest|SEQ|TIME, or --new-checkpoint (begins at --start). "
-            f"The old one stays in {checkpoint}. If this is another job, give both a --name"
+            "undo the change, or start a new checkpoint with --restart-from committed (where this one ends), "
+            "--restart-from earliest|latest|SEQ|TIME or --new-checkpoint (at --start). "
+            f"The old one stays in {checkpoint}. If this is another job, give each a --name"
         )
 
 
@@ -291,7 +291,7 @@ def _offsets(files: Files, checkpoint: str, number: int) -> list[Offset]:
         ]
     except (ValueError, OffsetError) as error:
         raise CommandFailed(
-            f"{path} is no place in a stream: {error}\nname one: --restart-from SEQ or TIME"
+            f"{path} is not a valid offset: {error}\nuse --restart-from SEQ or TIME"
         ) from None
 
 
@@ -316,24 +316,24 @@ def _refuse_repetition(job: Job, found: Found, wanted: Record) -> str:
         if os.path.abspath(path) == os.path.abspath(found.record_path) or not same_rows(wanted, other):
             continue
         if job.name is not None and other.name is not None:
-            beside = f"; job {other.name!r} writes messages of the same streams there, too"
+            beside = f"; job {other.name!r} also writes messages of these streams there"
             continue
         place = _joined(str(path.parent), other.folder)
         if not is_remote(place) and progress(LocalFiles(), place).planned is None:
             continue  # it never began
         whose = f"job {other.name!r}" if other.name else "a job without a name"
         raise CommandFailed(
-            f"{found.sink} has rows of {', '.join(job.streams)} already, by {whose}: a new checkpoint would "
-            f"write them again\n--checkpoint {path.parent} continues that one; "
-            "--new-checkpoint or --restart-from begins a new one"
+            f"{found.sink} already has rows of {', '.join(job.streams)}, written by {whose}; a new "
+            f"checkpoint would write them again\nuse --checkpoint {path.parent} to continue that one, "
+            "or --new-checkpoint or --restart-from to start a new one"
         )
     if job.checkpoint is not None:
         return beside
     for folder in _legacy_folders(job, found.sink):
         raise CommandFailed(
-            f"{found.sink} may have rows of this job already: an older version left a checkpoint "
-            f"in {folder}\n--checkpoint {folder} continues it; "
-            "--new-checkpoint or --restart-from begins a new one"
+            f"{found.sink} may already have rows of this job: an older version left a checkpoint "
+            f"in {folder}\nuse --checkpoint {folder} to continue it, "
+            "or --new-checkpoint or --restart-from to start a new one"
         )
     return beside
 
@@ -365,16 +365,16 @@ def check_target(place: Place, folder: str, spark: SparkSession | None) -> None:
     planned, committed = place.progress.planned, place.progress.committed
     if written is not None and (planned is None or written > planned):
         raise CommandFailed(
-            f"{place.sink}: {folder} has the files of another query, of its micro-batches up to {written}; "
-            "Spark would leave out those of this one with the same numbers, without an error\n"
-            "write to another folder, or move this one away; to go on with the query that wrote it, name its "
+            f"{place.sink}: {folder} has the files of another query, up to micro-batch {written}; Spark "
+            "would silently skip the micro-batches of this query with the same numbers\n"
+            "write to another folder or move this one away; to continue the query that wrote it, use its "
             "--checkpoint"
         )
     if committed is not None and (written is None or written < committed):
         raise CommandFailed(
-            f"{place.sink}: {folder} is not the folder that the checkpoint wrote: that one has micro-batches "
-            f"up to {committed}, this one {'none' if written is None else f'those up to {written}'}\n"
-            "bring it back; or begin a new checkpoint in an empty folder: --restart-from or --new-checkpoint"
+            f"{place.sink}: {folder} does not belong to the checkpoint, which wrote micro-batches up to "
+            f"{committed}; the folder has {'none' if written is None else f'those up to {written}'}\n"
+            "restore it, or start a new checkpoint in an empty folder: --restart-from or --new-checkpoint"
         )
 
 

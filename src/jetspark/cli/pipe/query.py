@@ -125,7 +125,8 @@ def _shape(frame: DataFrame, sink: Sink, plan: Plan) -> DataFrame:
     missing = [name for name in plan.job.partition_by if name not in frame.columns]
     if missing and (sink.is_file or sink.kind == "table"):
         raise CommandFailed(
-            f"--partition-by: {missing[0]!r} is no column of the result\nthose are {', '.join(frame.columns)}"
+            f"--partition-by: {missing[0]!r} is not a column of the result\n"
+            f"its columns are {', '.join(frame.columns)}"
         )
     if sink.kind == "jetstream":
         return _messages(frame, sink)
@@ -151,8 +152,8 @@ def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
         unknown = [name for name in template.columns if name.partition(".")[0] not in frame.columns]
         if unknown:
             raise CommandFailed(
-                f"--to: {sink}: {unknown[0]!r} is no column of the result\n"
-                f"those are {', '.join(frame.columns)}"
+                f"--to: {sink}: {unknown[0]!r} is not a column of the result\n"
+                f"its columns are {', '.join(frame.columns)}"
             )
     elif "subject" not in frame.columns:
         raise CommandFailed(
@@ -162,7 +163,7 @@ def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
     if "data" not in frame.columns:
         body = [name for name in frame.columns if name not in _PAYLOAD]
         if not body:
-            raise CommandFailed(f"--to: {sink}: no column is left for the body of the messages")
+            raise CommandFailed(f"--to: {sink}: there is no column for the message body")
         frame = frame.withColumn("data", F.to_json(F.struct(*map(_quoted, body))))
     if sink.subject is not None and template is not None:
         if template.columns:

@@ -12,13 +12,13 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from jetspark.cli.errors import CommandFailed
-from jetspark.wire.subjects import subjects_overlap
+from jetspark.spark.source.options import parse_streams
+from jetspark.wire.subjects import is_subset, subjects_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,8 @@ def decode(text: str, where: str) -> Record:
         return msgspec.json.decode(text, type=Record)
     except msgspec.MsgspecError as error:
         raise CommandFailed(
-            f"{where} is damaged: {error}\nit says what the checkpoint beside it belongs to: restore it, or "
-            "start with another --checkpoint"
+            f"{where} is damaged: {error}\nit describes the checkpoint beside it: restore it, or use another "
+            "--checkpoint"
         ) from None
 
 
@@ -138,29 +138,24 @@ def compare(old: Record, new: Record) -> Comparison:
     for name in sorted(old.created.keys() & new.created.keys()):
         if old.created[name] != new.created[name]:
             refused.append(
-                f"stream {name} is not the one that was read: it was created at {new.created[name]}, "
-                f"that one at {old.created[name]}"
+                f"stream {name} was deleted and created again, at {new.created[name]}; the one that was "
+                f"read was created at {old.created[name]}"
             )
-    removed = [
-        name
-        for name in old.streams
-        if name not in new.streams and not any(fnmatchcase(name, pattern) for pattern in new.streams)
-    ]
+    wanted = parse_streams(new.streams)
+    removed = [name for name in old.streams if name not in new.streams and not wanted.selects(name)]
     if removed:
-        refused.append(f"--from: {removed[0]} is no longer read, so what it has not read of it is left out")
+        refused.append(f"--from: {removed[0]} is no longer read, so its unread messages would be lost")
     elif set(old.streams) != set(new.streams):
         changed.append("--from")
         if stateful:
-            refused.append("--from: the query keeps state of other streams")
+            refused.append("--from: the query's state comes from other streams")
 
     if set(old.subjects) != set(new.subjects):
         changed.append("--subjects")
         if stateful:
-            refused.append("--subjects: the query keeps state of other messages")
+            refused.append("--subjects: the query's state comes from other messages")
         elif not _narrower(new.subjects, old.subjects):
-            refused.append(
-                "--subjects: messages of the added subjects that lie before its place would never be read"
-            )
+            refused.append("--subjects: earlier messages of the added subjects would never be read")
     if old.output_mode != new.output_mode:
         refused.append(f"--output-mode: it was {old.output_mode}, now it is {new.output_mode}")
     if old.partition_by != new.partition_by:
@@ -168,9 +163,9 @@ def compare(old: Record, new: Record) -> Comparison:
 
     query = _changed_query(old, new)
     if query and stateful:
-        what = "the query keeps state, and another query can't use it"
+        what = "the query keeps state, which another query can't use"
         if not old.stateful and old.stateful is not None:
-            what = "the new query keeps state, which would lack all that was read before"
+            what = "the new query keeps state, which would lack everything read so far"
         refused.append(f"{', '.join(query)}: {what}")
     changed += query
     if old.subject != new.subject:
@@ -217,17 +212,7 @@ def _list(columns: dict[str, str]) -> str:
 
 def _narrower(new: Sequence[str], old: Sequence[str]) -> bool:
     """Whether every message that the new filters pass was passed by the old ones."""
-    return not old or (bool(new) and all(any(_covers(wide, one) for wide in old) for one in new))
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    have, want = narrow.split("."), wide.split(".")
-    for index, token in enumerate(want):
-        if token == ">":
-            return len(have) > index
-        if index >= len(have) or have[index] == ">" or (token != "*" and token != have[index]):
-            return False
-    return len(want) == len(have)
+    return not old or (bool(new) and all(any(is_subset(one, wide) for wide in old) for one in new))
 
 
 def same_rows(one: Record, other: Record) -> bool:

@@ -46,7 +46,7 @@ PATIENCE = 60.0
 QUIET = 2.0
 #: Seconds for which a failure waits for a signal that would explain it.
 SIGNAL_DELAY = 0.5
-_AGAIN = "the next run does the micro-batch that ran again"
+_AGAIN = "the next run repeats the current micro-batch"
 
 
 @dataclass(slots=True)
@@ -164,10 +164,10 @@ def _jvm_may_end(stop: Flag, log: Path | None) -> Iterator[None]:
         yield
     except _jvm_errors() as error:
         if _told_to_stop(stop):
-            output.notice(f"Spark was ended by the signal, too; {_AGAIN}")
+            output.notice(f"the signal ended Spark, too; {_AGAIN}")
         elif _jvm_has_ended():
             tail = f"\nits log: {log}" if log else ""
-            raise CommandFailed(f"Spark's JVM has ended by itself{tail}") from error
+            raise CommandFailed(f"Spark's JVM ended unexpectedly{tail}") from error
         else:
             raise
 
@@ -332,7 +332,7 @@ def _finish(spark: SparkSession, plan: Plan, place: Place, stop: Flag) -> None:
     """
     assert place.before is not None
     output.notice(
-        f"{place.sink}: micro-batch {place.unfinished} was cut off; it is finished first, as the job was then"
+        f"{place.sink}: micro-batch {place.unfinished} was interrupted; the old job finishes it first"
     )
     old_plan, old_place = as_before(plan, place, place.before)
     try:
@@ -347,9 +347,9 @@ def _finish(spark: SparkSession, plan: Plan, place: Place, stop: Flag) -> None:
     except CommandFailed as error:
         first = str(error).splitlines()[0]
         raise CommandFailed(
-            f"micro-batch {place.unfinished} was cut off and can't be finished as the job was then: {first}\n"
-            f"{place.sink} may have some of its rows. --restart-from committed begins with that micro-batch "
-            "and writes them again; or undo the change"
+            f"micro-batch {place.unfinished} was interrupted, and the old job can't finish it: {first}\n"
+            f"{place.sink} may have some of its rows. Undo the change, or use --restart-from committed, "
+            "which writes the whole micro-batch again"
         ) from error
 
 
@@ -401,7 +401,7 @@ def _watch(
                         raise failed(str(tally.sink), error) from error
                     # Its Python workers may have got the signal, too.
                     cut_off.append(query)
-                    output.notice(f"{failed(str(tally.sink), error)}\nthis was cut off; {_AGAIN}")
+                    output.notice(f"{failed(str(tally.sink), error)}\nthe query was interrupted; {_AGAIN}")
             show(None)
             if not active:
                 return
@@ -412,9 +412,7 @@ def _watch(
                 continue
             if deadline is None:
                 deadline = time.monotonic() + PATIENCE
-                output.notice(
-                    "stopping: the micro-batch that runs is finished first; Ctrl-C again cuts it off"
-                )
+                output.notice("stopping after the current micro-batch; Ctrl-C again interrupts it")
             for query in active:
                 if not query.status["isTriggerActive"] or time.monotonic() > deadline:
                     query.stop()

@@ -197,7 +197,7 @@ def purge(
         str | None, typer.Option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
     ] = None,
     seq: Annotated[int | None, typer.Option("--seq", metavar="N", help="Only messages before this.")] = None,
-    keep: Annotated[int | None, typer.Option("--keep", metavar="N", help="Keep the last so many.")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", help="Keep the last N messages.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -352,7 +352,7 @@ def copy(
     kind = transfer.file_kind(file, format)
     start = None if since is None else moment("--since", since, past=True)
     if file == "-" and json:
-        raise UsageError("--json would mix with the messages on stdout; give a file")
+        raise UsageError("--json and the messages can't both go to stdout; give a file")
     if file != "-" and Path(file).exists() and not force:
         raise UsageError(f"{file} exists; give another name, or --force to overwrite it")
     report = run(transfer.copy(stream, file, kind, subjects=subject, seq=id, start_time=start, quiet=quiet))

@@ -137,12 +137,12 @@ def _nested(given: dict[str, Any]) -> dict[str, Any]:
     source, destination = given.get("transform_source"), given.get("transform_destination")
     if source or destination:
         if not destination:
-            raise UsageError("--transform-source needs --transform-destination beside it")
+            raise UsageError("--transform-source needs --transform-destination")
         fields["subject_transform"] = SubjectTransform(src=source or ">", dest=destination)
     source, destination = given.get("republish_source"), given.get("republish_destination")
     if source or destination:
         if not destination:
-            raise UsageError("--republish-source needs --republish-destination beside it")
+            raise UsageError("--republish-source needs --republish-destination")
         fields["republish"] = RePublish(
             src=source, dest=destination, headers_only=given.get("republish_headers")
         )

@@ -57,15 +57,15 @@ def file_kind(file: str, asked: str | None) -> str:
     """``jsonl`` or ``parquet``, from the option or the name."""
     if asked is not None:
         if asked not in ("jsonl", "parquet"):
-            raise UsageError(f"--format: {asked!r} is none of jsonl, parquet")
+            raise UsageError(f"invalid --format {asked!r}; use jsonl or parquet")
         if asked == "parquet" and file == "-":
-            raise UsageError("--format: parquet needs a file, not a pipe")
+            raise UsageError("--format parquet needs a file, not a pipe")
         return asked
     if file == "-" or file.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
     if file.endswith((".parquet", ".pq")):
         return "parquet"
-    raise UsageError(f"{file}: what format? Name it .jsonl or .parquet, or give --format")
+    raise UsageError(f"{file}: unknown format; name it .jsonl or .parquet, or give --format")
 
 
 class _Writer(Protocol):
@@ -310,7 +310,7 @@ class _Export:
                 raise CommandFailed(f"{file} was not written by 'jetspark stream copy': no stream in line 1")
         if self.head.get("jetspark_export") != VERSION:
             self.close()
-            raise CommandFailed(f"{file} is of version {self.head.get('jetspark_export')}: upgrade jetspark")
+            raise CommandFailed(f"{file} has version {self.head.get('jetspark_export')}; upgrade jetspark")
 
     def close(self) -> None:
         if self._kind == "parquet":
@@ -383,7 +383,7 @@ async def restore(
     try:
         config = StreamConfig.from_wire(export.head["config"])
         if config.allow_msg_counter:
-            raise CommandFailed(f"{file} holds counters, which can't be published again as they are")
+            raise CommandFailed(f"{file} holds counters, which can't be published again")
         wanted = _for_restore(config, export.head, stream, subjects)
         async with jetstream() as js:
             created = await _ensure(js, wanted, subjects)

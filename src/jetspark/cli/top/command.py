@@ -54,10 +54,10 @@ def top(
     """
     seconds = duration("--interval", interval)
     if seconds < 0.05:
-        raise UsageError(f"--interval: {interval!r} is too short; write 50ms or more")
+        raise UsageError(f"--interval: {interval!r} is too short; use 50ms or more")
     view = View(sort=choice("--sort", sort, {name: name for name in SORTS}))
     if not once and not json and not (output.is_terminal() and sys.stdin.isatty()):
-        raise UsageError("top needs a terminal; in a pipe use --once, or --json for a line each interval")
+        raise UsageError("top needs a terminal; in a pipe use --once, or --json for one line per interval")
     run(_top(view, seconds, stream or [], once, json))
 
 

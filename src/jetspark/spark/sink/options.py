@@ -106,12 +106,12 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
     if overwrite and not streaming:
         raise OptionError(
             "mode",
-            "'overwrite' makes no sense for a stream, which only grows; use mode('append'), and "
-            "purge the stream yourself (stream.purge()) when it must be empty first",
+            "'overwrite' is not supported: streams only grow; use mode('append'), and purge the stream "
+            "first (stream.purge()) if it must be empty",
         )
     for name in SOURCE_OPTIONS:
         if name not in SINK_OPTIONS and name.lower() in {key.lower() for key in given}:
-            raise OptionError(name, "is for reading; a write does not take it")
+            raise OptionError(name, "is for reading, not for writing")
     options = Options(given, (*CONNECTION_OPTIONS, *SINK_OPTIONS, *SPARK_OPTIONS))
     prefix = options.text("msgIdPrefix")
     if prefix is not None:
@@ -154,11 +154,11 @@ def check_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
         if name not in _TYPES:
             raise SinkSchemaError(
                 field.name,
-                f"is none of {', '.join(_TYPES)}; drop it, e.g. {_SELECT}, or put it into the message: "
+                f"is not one of {', '.join(_TYPES)}; drop it, e.g. {_SELECT}, or put it into the message: "
                 "to_json(struct(...)) AS data",
             )
         if name in found:
-            raise SinkSchemaError(field.name, "stands twice; Spark does not tell upper from lower case")
+            raise SinkSchemaError(field.name, "is there twice; Spark ignores case in column names")
         remedy = _TYPES[name](field.dataType)
         if remedy is not None:
             raise SinkSchemaError(field.name, f"is {field.dataType.simpleString()}; {remedy}")

@@ -489,9 +489,7 @@ def _add_header(headers: Headers, name: object, value: object) -> None:
         raise InvalidArgument("header name", name, "must not be null")
     if name.lower().startswith("nats-batch-"):
         # Copied from a stream that was filled with atomic batches: the server would wait for their rest.
-        raise InvalidArgument(
-            "header name", name, "would make the server take the row for a part of an atomic batch; drop it"
-        )
+        raise InvalidArgument("header name", name, "would make the row part of an atomic batch; drop it")
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, str):
             raise InvalidArgument("header value", one, f"of {name!r} must not be null")

@@ -54,15 +54,15 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
         config = js.get_stream(stream).cached_info.config
     except StreamNotFound as error:
         raise UnfitStream(
-            f"there is no stream {options.stream!r} to write to ({error}): create it, or correct the option"
+            f"stream {options.stream!r} does not exist ({error}); create it, or correct the option"
         ) from None
     except PermissionViolationError as error:
         if options.require_exactly_once:
             raise NotExactlyOnce(
-                f"the target stream can't be looked at, so its duplicate_window is unknown: {error}; permit "
-                "$JS.API.STREAM.INFO.* and $JS.API.STREAM.NAMES, or leave requireExactlyOnce out"
+                f"the target stream's info is not readable, so its duplicate_window is unknown: {error}; "
+                "permit $JS.API.STREAM.INFO.* and $JS.API.STREAM.NAMES, or leave requireExactlyOnce out"
             ) from None
-        log.warning("the target stream can't be looked at, so nothing of it is checked: %s", error)
+        log.warning("the target stream's info is not readable, so it is not checked: %s", error)
         return Target()
     check_stream(stream, config, options, columns)
     size = config.max_msg_size
@@ -72,12 +72,12 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
 def check_stream(stream: str, config: StreamConfig, options: SinkOptions, columns: SinkColumns) -> None:
     """Refuse or warn of a stream whose configuration breaks what the sink promises."""
     if config.no_ack:
-        raise UnfitStream(f"stream {stream!r} has no_ack set: no row would ever be acked; unset it")
+        raise UnfitStream(f"stream {stream!r} has no_ack set, so rows would never be acked; unset it")
     if config.sealed:
-        raise UnfitStream(f"stream {stream!r} is sealed: it takes no more messages")
+        raise UnfitStream(f"stream {stream!r} is sealed and takes no more messages")
     if columns.ttl is not None and not config.allow_msg_ttl:
         raise UnfitStream(
-            f"stream {stream!r} does not allow a TTL for single messages, and the rows have a column 'ttl': "
+            f"stream {stream!r} does not allow TTLs per message, but the rows have a column 'ttl': "
             "set allow_msg_ttl on the stream, or drop the column"
         )
     has_ids = options.derive_msg_id or columns.msg_id is not None
@@ -115,5 +115,5 @@ def _covered(js: JetStream, option: str, subject: str) -> str:
         return js.stream_name_by_subject(subject)
     except StreamNotFound:
         raise OptionError(
-            option, f"{subject!r} is stored by no stream; add it to the subjects of one, or correct it"
+            option, f"no stream stores {subject!r}; add it to a stream's subjects, or correct it"
         ) from None

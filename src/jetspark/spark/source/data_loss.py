@@ -36,8 +36,8 @@ def vanished(stream: str, following: int) -> DataLossError:
     return DataLossError(
         stream,
         "vanished",
-        f"the stream does not exist any more; it was read up to sequence {following - 1}",
-        "restore it, take it out of option 'stream', or set failOnDataLoss=false to go on with the others",
+        f"the stream no longer exists; it was read up to sequence {following - 1}",
+        "restore it, remove it from option 'stream', or set failOnDataLoss=false to continue with the others",
     )
 
 
@@ -46,8 +46,8 @@ def recreated(stream: str, following: int, before: str, now: str) -> DataLossErr
     return DataLossError(
         stream,
         "recreated",
-        f"the stream was deleted and made again (created {now}, the checkpoint is of the one created "
-        f"{before} and stands at sequence {following})",
+        f"the stream was deleted and created again ({now}; the checkpoint belongs to the one created "
+        f"{before} and is at sequence {following})",
         "start with a new checkpoint, or set failOnDataLoss=false to read the new stream from its beginning",
     )
 

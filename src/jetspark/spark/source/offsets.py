@@ -89,7 +89,7 @@ class Offset:
 def parse_offset(value: object) -> Offset:
     """An offset as it came back from Spark; :class:`OffsetError` for anything that is not one of ours."""
     if not isinstance(value, dict):
-        raise OffsetError(f"offset in the checkpoint is no JSON object: {value!r:.200}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint is not a JSON object: {value!r:.200}; {_REMEDY}")
     version = value.get("version")
     if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
         raise OffsetError(
@@ -97,13 +97,13 @@ def parse_offset(value: object) -> Offset:
             "written by a newer release; upgrade jetspark here, or start with a new checkpoint"
         )
     if version != VERSION or isinstance(version, bool):
-        raise OffsetError(f"offset in the checkpoint has no version we know: {version!r:.50}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint has an unknown version: {version!r:.50}; {_REMEDY}")
     streams = value.get("streams")
     if not isinstance(streams, dict):
         raise OffsetError(f"offset in the checkpoint has no streams: {value!r:.200}; {_REMEDY}")
     subjects = value.get("subjects", [])
     if not isinstance(subjects, list) or not all(isinstance(one, str) for one in subjects):
-        raise OffsetError(f"offset in the checkpoint has odd subjects: {subjects!r:.200}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint has invalid subjects: {subjects!r:.200}; {_REMEDY}")
     return Offset(
         {str(name): _parse_stream(str(name), one) for name, one in streams.items()},
         tuple(subjects),

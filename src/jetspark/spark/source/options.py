@@ -167,10 +167,10 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
     if start is not None and start.default.edge == LAST_PER_SUBJECT and ending:
         raise OptionError(ending[0], f"contradicts startingPosition={LAST_PER_SUBJECT}; drop one of them")
     if options.given("maxTriggerDelay") and not options.given("minMessagesPerTrigger"):
-        raise OptionError("maxTriggerDelay", "means nothing without option 'minMessagesPerTrigger'")
+        raise OptionError("maxTriggerDelay", "has no effect without option 'minMessagesPerTrigger'")
     most, least = options.integer("maxMessagesPerTrigger"), options.integer("minMessagesPerTrigger")
     if most is not None and least is not None and least > most:
-        raise OptionError("minMessagesPerTrigger", f"{least} is above maxMessagesPerTrigger={most}")
+        raise OptionError("minMessagesPerTrigger", f"{least} is greater than maxMessagesPerTrigger={most}")
     durable = options.text("durable")
     if durable is not None:
         try:
@@ -234,7 +234,7 @@ def check_stream(options: SourceOptions) -> SourceOptions:
     if options.release_work_queue and (starts is None or starts != Positions(Position(edge=EARLIEST))):
         raise OptionError(
             "releaseWorkQueue",
-            "deletes all that is before the query's place, so the query has to begin with the first message; "
+            "deletes everything before the query's position, so the query must start with the first message; "
             "set startingPosition=earliest",
         )
     return options
@@ -275,14 +275,16 @@ def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, 
     found = []
     for stream, value in by_stream.items():
         if not streams.selects(stream):
-            raise OptionError(name, f"names stream {stream!r}, which option 'stream' ({streams}) does not")
+            raise OptionError(
+                name, f"names stream {stream!r}, which option 'stream' ({streams}) does not select"
+            )
         position = parse_position(name, value, edges)
         if position.edge == LAST_PER_SUBJECT:
-            raise OptionError(name, f"{LAST_PER_SUBJECT!r} goes for all streams or for none")
+            raise OptionError(name, f"{LAST_PER_SUBJECT!r} must apply to all streams or to none")
         found.append((stream, position))
     missing = [stream for stream in streams.names if stream not in by_stream]
     if missing:
-        raise OptionError(name, f"says nothing about stream {missing[0]!r}; give all of them a position")
+        raise OptionError(name, f"has no position for stream {missing[0]!r}; give each stream one")
     return Positions(fallback, tuple(found))
 
 
@@ -292,7 +294,7 @@ def parse_position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
     text = str(value).strip()
     if kind != "Time" and not isinstance(value, bool) and re.fullmatch(r"\d+", text):
         if int(text) < 1:
-            raise OptionError(name, f"{text!r} is no sequence; the first is 1")
+            raise OptionError(name, f"{text!r} is not a sequence; the first is 1")
         return Position(sequence=int(text))
     if kind == "Position" and text.lower() in edges:
         return Position(edge=text.lower())
@@ -303,6 +305,7 @@ def parse_position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
     expected = {
         "Position": f"one of {', '.join(edges)}, a sequence, or a JSON object by stream",
         "Sequence": "a sequence (1 or more), or a JSON object by stream",
-        "Time": "a time such as 2026-01-31T12:00:00Z or '-10 minutes', or a JSON object by stream",
+        "Time": "a time such as 2026-01-31T12:00:00Z (UTC without a zone) or '-10 minutes', or a JSON object "
+        "by stream",
     }[kind]
     raise OptionError(name, f"{text!r} must be {expected}")

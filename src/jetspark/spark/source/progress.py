@@ -66,7 +66,7 @@ class ProgressMirror:
             if self._options.release_work_queue and not queue:
                 raise OptionError(
                     "releaseWorkQueue",
-                    f"stream {name!r} is no work queue (retention {info.config.retention}); this option "
+                    f"stream {name!r} is not a work queue (retention {info.config.retention}); this option "
                     "deletes what was read, so it is for work queues only",
                 )
             if self._options.release_work_queue and name not in self._may_purge:
@@ -77,8 +77,8 @@ class ProgressMirror:
         if info.config.deny_purge:
             raise OptionError(
                 "releaseWorkQueue",
-                f"stream {stream!r} has deny_purge, so nothing can be deleted from it; use another stream, "
-                "or leave the option out",
+                f"stream {stream!r} has deny_purge, so messages can't be deleted from it; use another "
+                "stream, or leave the option out",
             )
         try:
             # Of a subject that nobody has published to, so that nothing is deleted.
@@ -102,9 +102,9 @@ class ProgressMirror:
             # Before its place are messages of the new filter that were never read.
             raise OptionError(
                 "releaseWorkQueue",
-                f"the checkpoint is of a query with subjects {list(offset.subjects) or 'all'}, now they are "
-                f"{list(self._options.subjects) or 'all'}: this would delete messages that were not read; "
-                "keep the subjects, start with a new checkpoint, or leave the option out",
+                f"the query that made the checkpoint had subjects {list(offset.subjects) or 'all'}, this one "
+                f"has {list(self._options.subjects) or 'all'}, so it would delete unread messages; keep "
+                "the subjects, start with a new checkpoint, or leave the option out",
             )
         for name, one in offset.streams.items():
             if self._mirrored.get(name) != one.next and time.monotonic() >= self._retry_at:

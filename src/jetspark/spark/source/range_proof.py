@@ -219,8 +219,8 @@ def prove_end(stream: Stream, wanted: Range, position: int) -> None:
     found = stream._next_on_leader(position, wanted.subjects)
     if found is not None and found < wanted.end:
         raise RangeInterrupted(
-            f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
-            "leader has: it is behind and does not catch up; look at the cluster's health"
+            f"stream {wanted.stream!r}: the replica ends before sequence {found}, which the leader has: "
+            "it is behind and does not catch up; check the cluster's health"
         )
     if before.cluster is not None and before.cluster.leader:
         after = stream.info()

@@ -232,7 +232,7 @@ class RangeReader:
                 received += batch.num_rows
                 if metadata.sequence.consumer != received:
                     raise RangeInterrupted(
-                        f"{metadata.sequence.consumer - received} messages were lost on their way from "
+                        f"{metadata.sequence.consumer - received} messages were lost in transit from "
                         f"consumer {consumer.name!r}"
                     )
                 sequences = batch.column(columns.index("sequence"))
@@ -336,7 +336,7 @@ class _Quiet:
     def in_flight(self, delivered: int, name: str) -> None:
         """The consumer says that it sent more than we have."""
         if self._seen == delivered:
-            raise RangeInterrupted(f"messages up to {delivered} of consumer {name!r} were lost on their way")
+            raise RangeInterrupted(f"messages up to {delivered} of consumer {name!r} were lost in transit")
         self._seen = delivered
 
     def waiting(self, wanted: Range, pending: int) -> None:
@@ -344,7 +344,7 @@ class _Quiet:
         if time.monotonic() - self._since > STALLED:
             raise RangeInterrupted(
                 f"stream {wanted.stream!r}: {pending} messages pending in or behind [{wanted.begin}, "
-                f"{wanted.end}) but none came for {STALLED:g} s; look at the server's health"
+                f"{wanted.end}) but none came for {STALLED:g} s; check the server's health"
             )
 
 

@@ -43,7 +43,9 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         expected = known.get(field.name)
         if expected is None:
-            raise OptionError("schema", f"column {field.name!r} is none of {', '.join(known)}")
+            raise OptionError(
+                "schema", f"column {field.name!r} does not exist; choose from {', '.join(known)}"
+            )
         if _loose(field.dataType) != _loose(expected):
             raise OptionError(
                 "schema",

@@ -122,11 +122,11 @@ class Snapshot:
         leader = self._stream.info().cluster
         if here is None or leader is None or not leader.leader or here.leader != leader.leader:
             raise RangeInterrupted(
-                f"stream {self._wanted.stream!r}: no consumer could be made on the stream's leader, which "
-                "alone knows the last message of each subject; look at the cluster's health"
+                f"stream {self._wanted.stream!r}: no consumer could be created on the stream's leader, which "
+                "alone knows the last message of each subject; check the cluster's health"
             )
         if self._stream.cached_info.state.last_seq < self._wanted.end - 1:
-            raise RangeInterrupted(f"stream {self._wanted.stream!r}: its leader is new and not up to date")
+            raise RangeInterrupted(f"stream {self._wanted.stream!r}: its new leader is not up to date yet")
 
     def _fresh(self, batch: pa.RecordBatch, within: Sequence[bool]) -> Iterator[pa.RecordBatch]:
         """The rows within the snapshot whose subjects did not come yet."""
