@@ -232,14 +232,14 @@ async def _publish(plan: _Plan, bodies: _Bodies, interval: float, reply: str | N
                 size += len(data)
                 advance(1)
             await nc.flush(current().timeout)
-            # The server refuses without an answer to the publish, but before it answers the flush.
+            # The server does not answer a refused publish, but reports it before it answers the flush.
             if isinstance(nc.last_error, PermissionViolationError):
                 raise nc.last_error
     return sent, size, []
 
 
 async def _publish_js(plan: _Plan, bodies: _Bodies, interval: float, quiet: bool, *, keep: bool) -> Sent:
-    """``keep``: return every ack, not the last alone."""
+    """``keep``: return every ack, not just the last one."""
     sent = size = 0
     async with jetstream() as js:
         if bodies.total == 1:
@@ -294,7 +294,7 @@ def sub(
 ) -> None:
     """Print messages of subjects until Ctrl-C; of core NATS, or with --stream of a stream, without acks.
 
-    With --count and --wait together, too few messages in time is exit code 1.
+    With --count and --wait together, too few messages in time means exit code 1.
     """
     if not subject and stream is None:
         raise UsageError("give a subject, or --stream")
@@ -315,7 +315,7 @@ def sub(
             subs = [await nc.subscribe(one, queue=queue) for one in subject or ()]
             await nc.flush(current().timeout)
             async with stopped_by_signal() as stopped:
-                # Only now: whoever reads it may press Ctrl-C at once.
+                # Only now: a user who reads it may press Ctrl-C at once.
                 output.notice(f"listening on {', '.join(subject or ())}")
                 await until(stopped, _print_all(subs, show, count, patience))
 
@@ -388,7 +388,7 @@ class _Show:
             )
 
     def end(self, wanted: int | None) -> None:
-        """Time is up: too little of what was asked for is a failure."""
+        """Time is up. Fewer messages than asked for is a failure."""
         if wanted is not None:
             raise CommandFailed(f"only {self.count} of {wanted} messages arrived in time; raise --wait")
 
@@ -406,7 +406,7 @@ async def _print_all(
     subs: list[Subscription], show: _Show, count: int | None, patience: float | None
 ) -> None:
     """Messages of all subscriptions in one order, until the count is reached or time is up."""
-    # Bounded: what is printed too slowly waits in the subscription, whose limits tell of it.
+    # Bounded: messages that wait for a slow reader stay in the subscription, which reports its limits.
     arrived: asyncio.Queue[Msg] = asyncio.Queue(1000)
 
     async def pump(source: Subscription) -> None:
@@ -476,7 +476,7 @@ def reply(
     body: Annotated[
         str | None, typer.Argument(metavar="BODY", help="The answer.", show_default=False)
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Answer with what was asked.")] = False,
+    echo: Annotated[bool, typer.Option("--echo", help="Answer with the body of the request.")] = False,
     queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Share them.")] = "jetspark-reply",
     header: HeaderOption = None,
     count: Annotated[
@@ -484,7 +484,7 @@ def reply(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Answer requests until Ctrl-C, with a fixed text or with what was asked."""
+    """Answer requests until Ctrl-C, with a fixed text or with the request itself."""
     if (body is None) != echo:
         raise UsageError("give the answer's body, or --echo")
     fixed = headers("--header", header or ())

@@ -63,8 +63,8 @@ def server(
 ) -> None:
     """Run a nats-server with JetStream until Ctrl-C.
 
-    Other commands find it by themselves when no server is given. Its data goes with it unless --store says
-    where to keep it.
+    Other commands find it by themselves when no server is given. Its data is deleted at the end, unless
+    --store says where to keep it.
     """
     if cluster is not None and websocket:
         raise UsageError("--websocket needs a single server; leave out --cluster")
@@ -131,7 +131,7 @@ def _cluster(size: int, host: str, store: Path | None, config: str) -> "Cluster"
     from jetspark.server import Cluster, Server
 
     cluster = Cluster(size, config=config)
-    # The cluster's own members have temporary stores; these are the same with the place asked for.
+    # The cluster's servers have temporary stores by default; these use the given folder.
     cluster.servers[:] = [
         Server(
             name=member.name,
@@ -194,7 +194,7 @@ def _stop_flag() -> Iterator[Flag]:
 
 
 def _watch(servers: "list[Server]", stop: Flag, verbose: bool) -> None:
-    """Until told to stop. A server that ends by itself ends the command."""
+    """Wait for a signal. A server that ends by itself ends the command."""
     with contextlib.ExitStack() as closing:
         logs: list[tuple[str, IO[str]]] = []
         if verbose:

@@ -69,7 +69,7 @@ def headers(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def choice(option: str, text: str, choices: dict[str, str]) -> str:
-    """The value that a word stands for; unknown words are answered with the list."""
+    """The value for a word; the error for an unknown word lists all words."""
     try:
         return choices[text.strip().lower()]
     except KeyError:

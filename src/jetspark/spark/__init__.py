@@ -1,8 +1,7 @@
 """JetStream as a Spark data source: ``spark.read``, ``readStream``, ``write``, ``writeStream``.
 
-Spark finds ``format("jetstream")`` by itself through the package ``pyspark_jetstream``; :func:`register` does
-it by hand where that look-up is switched off. Parts are loaded on use: options can be
-checked without PySpark.
+Spark finds ``format("jetstream")`` through the package ``pyspark_jetstream``; :func:`register` registers it
+where that look-up is switched off. Parts are loaded on use, so options can be checked without PySpark.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Typed helpers over ``format("jetstream")``: options as keyword arguments, JSON bodies, subjects of rows.
 
-Nothing here does what plain Spark can't: ``read_stream(spark, stream="ORDERS", max_trigger_delay=5)`` is
+Plain Spark can do the same: ``read_stream(spark, stream="ORDERS", max_trigger_delay=5)`` is
 ``spark.readStream.format("jetstream").option("stream", "ORDERS")...load()``. An option ``maxTriggerDelay``
 is the argument ``max_trigger_delay``. Values may be what they are in Python: numbers, booleans, ``timedelta``
 (or a number of seconds) for durations, ``datetime`` for times, lists for comma lists, dicts for JSON.
@@ -136,11 +136,11 @@ def read_stream(
 def write(df: DataFrame, **options: Unpack[SinkArguments]) -> WriteResult | None:
     """Append the rows of a DataFrame to a stream; returns when every row is acked.
 
-    The result says how many rows were stored and how many the stream had already. It is None where the driver
+    The result says how many rows were stored and how many the stream already had. It is None when the driver
     runs on another machine, which only happens with Spark Connect; the driver's log has it.
 
-    In foreachBatch a repeated micro-batch stores nothing twice. Where Spark does not tell the micro-batch
-    (Spark Connect, threads of your own) give ``batch_id`` and ``msg_id_prefix``, or the write is refused.
+    In foreachBatch a repeated micro-batch stores nothing twice. Where Spark does not report the micro-batch
+    (Spark Connect, your own threads) give ``batch_id`` and ``msg_id_prefix``, or the write is refused.
     """
     strings = option_strings(options, SINK_OPTIONS)
     with numbered_write(df, strings), active_session(df.sparkSession):
@@ -166,10 +166,10 @@ def write_stream(
 ) -> StreamingQuery:
     """Start a query that appends the rows of a streaming DataFrame to a stream.
 
-    ``available_now``: read what is there, then stop. ``once``: the same in one micro-batch, whatever the
-    limits for one. ``processing_time``: e.g. ``"5 seconds"``; default: the next micro-batch as soon as the
-    last is done. ``output_mode="update"``, which Spark does not offer to
-    Python sinks, is done with ``foreachBatch`` and a batch write of each micro-batch, with ids just as safe.
+    ``available_now``: read what is there, then stop. ``once``: the same in one micro-batch, ignoring its
+    limits. ``processing_time``: e.g. ``"5 seconds"``; default: the next micro-batch as soon as the last is
+    done. ``output_mode="update"``, which Spark does not offer to Python sinks, uses ``foreachBatch`` and a
+    batch write per micro-batch, with ids that are just as safe.
     """
     if once and available_now:
         raise InvalidArgument("once", once, "contradicts available_now; give one")
@@ -205,12 +205,12 @@ def decode_json(
     on_error: Literal["null", "fail"] = "null",
     corrupt_column: str | None = None,
 ) -> DataFrame:
-    """Add what a column of JSON text (string or UTF-8 binary) says, read with a schema.
+    """Decode a column of JSON text (string or UTF-8 binary) with a schema, and add the result.
 
     ``schema``: a StructType or DDL such as ``"id long, amount double"``. ``into``: name of one struct column;
-    default: each field becomes a column, and a name that is there already is refused. ``on_error``: a body
-    that is not such JSON gives nulls (``corrupt_column``: and its text in this column), or ``"fail"``: fails
-    the query, which then can't get past that message.
+    default: each field becomes a column, and a name that exists already is refused. ``on_error``: ``"null"``:
+    a body that does not fit gives nulls (``corrupt_column``: and its text in this column). ``"fail"``: it
+    fails the query, which then can't get past that message.
     """
     from pyspark.sql import functions as F
 
@@ -229,7 +229,7 @@ def decode_json(
     if on_error == "fail":
         decoded = df.withColumn(place, F.from_json(text, schema, {"mode": "FAILFAST"}))
     else:
-        # A damaged body gives a struct of nulls, which looks like a body that says null: keep them apart.
+        # A damaged body gives a struct of nulls, like a body whose fields are null. Keep them apart.
         parsed = F.from_json(text, _with_corrupt(schema), {"columnNameOfCorruptRecord": _CORRUPT})
         damaged = F.col(place)[_CORRUPT]
         decoded = df.withColumn(place, parsed)
@@ -261,9 +261,9 @@ def route(
     """Add the subject of each row: ``route(df, "orders.{region}.{id}")``.
 
     Each ``{...}`` is a column, or a field such as ``{address.city}``, and becomes exactly one token. Null, an
-    empty text, or one with a dot, a wildcard, white space or a control character would make another subject
-    of it: ``"fail"`` fails the query, ``"null"`` makes the subject null, which the sink refuses or sends to
-    ``deadLetterSubject``, ``"replace"`` puts ``_`` in place of each such character, or of nothing.
+    empty text, and one with a dot, a wildcard, white space or a control character can't be a token.
+    ``"fail"`` fails the query. ``"null"`` makes the subject null, which the sink refuses or sends to
+    ``deadLetterSubject``. ``"replace"`` puts ``_`` in place of each such character, or of the missing text.
     """
     from pyspark.sql import functions as F
 
@@ -323,7 +323,7 @@ def _write_update(options: Mapping[str, str], checkpoint: str, batch: DataFrame,
     """A micro-batch of update mode. Module level, because Spark Connect ships it to its server."""
     prefix = options["msgIdPrefix"]
     if is_connect(batch.sparkSession):
-        # The tasks are not told their query there. Its id is in the checkpoint, and stays with it.
+        # Tasks do not know their query there. The checkpoint keeps its id.
         prefix = f"{prefix}-{query_of_checkpoint(batch.sparkSession, checkpoint)}"
     _save(batch, {**options, "msgIdPrefix": prefix, "batchId": str(batch_id)})
 
@@ -337,7 +337,7 @@ def _string(name: str, value: object) -> str:
         value = value.total_seconds()
     if isinstance(value, int | float):
         if name in _DURATIONS:
-            # Never in scientific notation, which nobody parses.
+            # Never in scientific notation, which is not parsed.
             return f"{value:.3f}".rstrip("0").rstrip(".") + " seconds"
         return str(value)
     if isinstance(value, datetime):

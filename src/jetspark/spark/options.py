@@ -1,8 +1,8 @@
 """Options of ``format("jetstream")``: names, values, contradictions; checked offline, before anything runs.
 
 Spark hands a source its options as strings under lower-case names. :class:`Options` turns them into values:
-each getter checks one option and names it in its error. What source and sink share is here too: the
-connection (:class:`ConnectionOptions`) and the refusal of names that nobody knows.
+each getter checks one option and names it in its error. Source and sink share the connection
+(:class:`ConnectionOptions`) and the refusal of unknown names.
 
 Secrets arrive as plain strings and leave this module as :class:`~jetspark._secret.Secret`. Spark redacts the
 values of options whose names match ``spark.redaction.regex`` (password, secret, token); the names of our
@@ -95,7 +95,7 @@ SINK_OPTIONS = (
 )
 # What Spark itself passes along to a sink.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
-# Never shown, not even the part of it that is wrong.
+# Never shown, not even in errors.
 SECRET_OPTIONS = frozenset(("password", "token"))
 
 _USERINFO = re.compile(r"(^|://)[^/?#]*@")
@@ -104,7 +104,7 @@ _SEED = re.compile(r"\s*S[A-Z][A-Z2-7]{50,}\s*")
 
 
 class Options:
-    """Spark's string options behind typed getters. ``known``: the names there are, as they are spelled."""
+    """Spark's string options behind typed getters. ``known``: all names, as they are spelled."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -137,7 +137,7 @@ class Options:
         return value.strip()
 
     def secret(self, name: str) -> Secret | None:
-        """The value, wrapped so that nothing can show it."""
+        """The value, wrapped so that it is never shown."""
         value = self._given.get(name.lower())
         if value is not None and not value:
             self.fail(name, "is empty; leave the option out instead")
@@ -203,7 +203,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     if name == "path":
         return OptionError("path", "load() and save() take no path here; use option 'stream'")
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    # Some words are no typo of ours but the name of the same thing elsewhere.
+    # Names of the same options in other tools.
     elsewhere = {
         "kafka.bootstrap.servers": "servers",
         "url": "servers",
@@ -233,7 +233,7 @@ class ConnectionOptions:
     - ``tls`` (true demands it), ``tlsCa``, ``tlsCert``, ``tlsKey`` (paths), ``tlsHostname``, ``tlsVerify``
       (true), ``tlsFirst`` (false; TLS before INFO).
     - ``inboxPrefix`` (``_INBOX``), ``domain``, ``apiPrefix``: as in ``jetspark.connect`` and ``jetstream()``.
-    - ``connectTimeout`` (5 seconds), ``requestTimeout`` (10 seconds): durations with a unit.
+    - ``connectTimeout`` (5 seconds), ``requestTimeout`` (10 seconds): durations.
     """
 
     servers: tuple[str, ...] = ()
@@ -273,7 +273,7 @@ class ConnectionOptions:
         return {"domain": self.domain, "api_prefix": self.api_prefix, "timeout": self.request_timeout}
 
 
-# Options whose names are not those of jetspark.connect in another spelling.
+# Options that are named differently in jetspark.connect.
 _RENAMED = {"name": "connectionName", "creds": "credentials", "tls_handshake_first": "tlsFirst"}
 
 
@@ -299,7 +299,7 @@ def split_credentials(servers: Iterable[str]) -> dict[str, str]:
 
 
 def parse_connection(options: Options) -> ConnectionOptions:
-    """The connection options, checked as far as that goes without a server: also that files can be read."""
+    """The connection options, checked without a server; files are read, too."""
     if not options.given("servers") and not options.given("context"):
         raise OptionError("servers", "is required, e.g. nats://127.0.0.1:4222 (or set 'context')")
     if any(_USERINFO.search(server) for server in options.texts("servers")):
@@ -346,7 +346,7 @@ def parse_connection(options: Options) -> ConnectionOptions:
 
 
 def _check_offline(found: ConnectionOptions) -> None:
-    """Let ``jetspark.connect`` look at the options: it checks all of them and opens nothing."""
+    """Let ``jetspark.connect`` check the options; it opens no connection."""
     from jetspark.connecting import connect
     from jetspark.connection.auth import build_authenticator
 
@@ -354,7 +354,7 @@ def _check_offline(found: ConnectionOptions) -> None:
         connect(**found.connect_arguments())
         files = build_authenticator(creds=found.creds, nkey=found.nkey)
         if files is not None:
-            files.connect_fields("offline")  # reads the file, which a connection does only when it is made
+            files.connect_fields("offline")  # reads the file, which otherwise happens when connecting
     except InvalidArgument as error:
         name = option_of(error.field)
         if name in SECRET_OPTIONS:

@@ -43,7 +43,7 @@ _SAMPLE = 16
 def pub(
     subject: Subject, msgs: Msgs = 100_000, size: Size = "128", clients: Clients = 1, json: Json = False
 ) -> None:
-    """Publish as fast as the server takes it. Samples are blocks of messages, a message's share of each."""
+    """Publish as fast as the server takes it. Samples are mean times per message of blocks."""
     body = bytes(_body_size(size))
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
@@ -64,7 +64,7 @@ def pub(
 
 @command(app, "sub", example="jetspark bench sub bench.test --msgs 1000000")
 def sub(subject: Subject, msgs: Msgs = 100_000, clients: Clients = 1, json: Json = False) -> None:
-    """Receive messages that somebody else publishes; the clock starts at the first one."""
+    """Receive messages that another client publishes; the clock starts at the first one."""
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
         async with await nc.subscribe(subject, pending_messages_limit=0, pending_bytes_limit=0) as messages:
@@ -78,7 +78,7 @@ def sub(subject: Subject, msgs: Msgs = 100_000, clients: Clients = 1, json: Json
 
 @command(app, "pubsub", example="jetspark bench pubsub bench.test --msgs 100000 --size 128")
 def pubsub(subject: Subject, msgs: Msgs = 100_000, size: Size = "128", json: Json = False) -> None:
-    """Publish on one connection and receive on another. Samples are the ways of single messages."""
+    """Publish on one connection and receive on another. Samples are the latencies of single messages."""
     length = max(8, _body_size(size))
 
     async def work() -> Result:
@@ -184,7 +184,7 @@ def js_consume(
     clients: Clients = 1,
     json: Json = False,
 ) -> None:
-    """Read a stream with a buffer that refills itself. Samples are blocks, a message's share of each."""
+    """Read a stream with a buffer that refills itself. Samples are mean times per message of blocks."""
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
         reader = await _reader(nc, stream, count, ack)

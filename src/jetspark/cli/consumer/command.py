@@ -129,7 +129,7 @@ def edit(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Change a consumer. Only what is said changes."""
+    """Change a consumer. Only the given options change."""
     fields = consumer_options.changes(given)
     if not fields:
         raise UsageError("nothing to change: give an option such as --wait 2m")
@@ -337,7 +337,7 @@ async def _handle(message: Message, mode: str, raw: bool, json: bool) -> None:
             output.line(output.safe(f"  {name}: {value}"))
         output.line(output.data_text(message.data))
         output.line()
-        # A pipe keeps blocks back, and what is kept back is not printed yet.
+        # A pipe buffers its output, and what is buffered is not printed yet.
         output.flush()
     if mode == "ack":
         await message.ack()

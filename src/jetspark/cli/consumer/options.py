@@ -118,7 +118,7 @@ def changes(given: dict[str, Any]) -> dict[str, Any]:
     filters = words(given.get("filter"))
     found = {name: value for name, value in fields.items() if value is not None}
     if filters:
-        # One of them goes into the request's subject, where permissions see it.
+        # A single filter goes into the request's subject, where permissions apply to it.
         found["filter_subject"] = filters[0] if len(filters) == 1 else None
         found["filter_subjects"] = filters if len(filters) > 1 else None
     return found

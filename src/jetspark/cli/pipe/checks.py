@@ -1,5 +1,5 @@
-"""What ``jetspark pipe`` asks before it starts Spark: is everything installed, are the streams there, is the
-checkpoint free? Each answer takes milliseconds; a JVM takes seconds."""
+"""What ``jetspark pipe`` checks before it starts Spark: is everything installed, do the streams exist, is the
+checkpoint free? Each check takes milliseconds; a JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Plan:
     """Notices for the user."""
 
     def places(self, spark: SparkSession | None = None) -> list[Place]:
-        """Where each sink's query runs. Raises when one may not. Empty when it takes Spark to tell."""
+        """Where each sink's query runs. Raises when one must not run. Empty when only Spark can tell."""
         files = files_for(self.checkpoint, spark)
         if files is None:
             return []
@@ -64,7 +64,7 @@ class Plan:
         for one in found:
             schema = self.schema
             if self.job.json_infer and one.before is not None and one.before.json_infer:
-                # The query rests on it, whatever messages look like now.
+                # The query was built on it, whatever messages look like now.
                 schema = one.before.json_schema
             wanted = record_of(self.job, one.sink, self.created, schema)
             place = settle(self.job, one, wanted, files, list(self.created))
@@ -88,7 +88,7 @@ def require_spark() -> None:
 
 
 def check(job: Job) -> Plan:
-    """Everything that can be known before Spark starts; what the user gave beside the job wins over it."""
+    """Check everything that can be known before Spark starts. The user's flags win over the job file."""
     require_spark()
     given = settings.current()
     if given.server is None and given.context is None:
@@ -126,7 +126,7 @@ def check(job: Job) -> Plan:
 
 
 def _known_schema(job: Job, checkpoint: str, server: str, notes: Path) -> str | None:
-    """The schema that an earlier run has inferred: what its checkpoints rest on."""
+    """The schema that an earlier run inferred; its checkpoints depend on it."""
     files = files_for(checkpoint, None)
     if files is not None:
         for sink in job.sinks:
@@ -162,7 +162,7 @@ def connection_arguments(given: Settings) -> ConnectionArguments:
 
 
 def _check_options(source: SourceArguments, sinks: Iterable[SinkArguments]) -> None:
-    # Imported here: they bring PySpark's Python part, which require_spark has found.
+    # Imported here: they import PySpark, which require_spark has found.
     from jetspark.spark.helpers import option_strings
     from jetspark.spark.sink.options import parse_sink
 
@@ -173,7 +173,7 @@ def _check_options(source: SourceArguments, sinks: Iterable[SinkArguments]) -> N
 
 
 async def _ask(job: Job, known: str | None) -> tuple[str | None, dict[str, str], tuple[str, ...]]:
-    """Ask the server for the streams, and for a sample where the schema is to be found out."""
+    """Ask the server for the streams, and for a sample when the schema is to be inferred."""
     from jetspark.spark.source.data_loss import identity
 
     async with settings.jetstream() as js:

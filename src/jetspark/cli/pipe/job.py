@@ -1,6 +1,6 @@
 """A job of ``jetspark pipe``, from flags or a TOML file: parsed and checked without Spark and server.
 
-Whatever can be known from the words alone is refused here, so that nobody waits for a JVM to hear of a typo.
+Mistakes that show in the words alone are refused here, so users do not wait for a JVM to learn of a typo.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Sink:
         return f"{self.kind}:{where}"
 
     def slug(self, key: str) -> str:
-        """A name for its checkpoint: readable, and unlike that of every other sink."""
+        """A name for its checkpoint: readable and unique."""
         return self._slug(key)
 
     @property
     def legacy_slug(self) -> str:
-        """As versions before named jobs called it: with the subject, and relative."""
+        """Its name in versions before named jobs: with the subject, and relative."""
         return self._slug(str(self))
 
     def _slug(self, text: str) -> str:
@@ -98,7 +98,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When micro-batches run: every so many seconds, or until what is there now is read."""
+    """When micro-batches run: every N seconds, or until what is there now is read."""
 
     seconds: float | None = None
     kind: str = "every"
@@ -143,7 +143,7 @@ class Job:
     context: str | None = None
 
     title: str | None = None
-    """What to call a job without a name: that of its file. It is no part of its identity."""
+    """What to call a job without a name: the name of its file. It is not part of the identity."""
     restart_from: str | None = None
     new_checkpoint: bool = False
 
@@ -154,7 +154,7 @@ class Job:
 
     @property
     def restarts(self) -> bool:
-        """Whether this run shall begin with a new checkpoint."""
+        """Whether this run starts with a new checkpoint."""
         return self.new_checkpoint or self.restart_from is not None
 
     @property
@@ -162,10 +162,10 @@ class Job:
         return "-".join(re.sub(r"\W+", "_", stream) for stream in self.streams)
 
     def folder(self, server: str) -> str:
-        """Where its checkpoints are: as asked for, or a place that follows from its identity.
+        """Where its checkpoints are: the given folder, or one that follows from its identity.
 
-        A job is its name. One without a name is what it reads, and from which server. SQL, sinks, trigger and
-        all the rest may change and are no part of it.
+        A job is identified by its name, or without one by what it reads and from which server. SQL, sinks,
+        trigger and everything else may change and are not part of it.
         """
         if self.checkpoint is not None:
             return self.checkpoint
@@ -178,11 +178,11 @@ class Job:
 
     @property
     def legacy_labels(self) -> set[str]:
-        """How folders of older versions may begin for this job."""
+        """How the names of older versions' folders may begin for this job."""
         return {one for one in (self.name, self.title, self._source) if one}
 
     def legacy_folder(self, server: str) -> Path:
-        """Where older versions kept the checkpoint of exactly this job: it hashed all of it."""
+        """Where older versions kept the checkpoint of exactly this job: they hashed all of it."""
         kept: tuple[str, ...] = (
             "streams",
             "sql",
@@ -206,7 +206,7 @@ class Job:
 
 
 def state_folder() -> Path:
-    """Where checkpoints are kept when nothing else was asked for."""
+    """Where checkpoints are kept by default."""
     parent = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(parent) / "jetspark" / "pipe"
 

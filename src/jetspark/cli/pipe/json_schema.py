@@ -1,6 +1,6 @@
 """JSON bodies for ``jetspark pipe``: a first look at a schema in DDL, and a schema from a sample of bodies.
 
-Spark has the last word on DDL; but a JVM takes seconds to start, and a missing type needs none to be seen.
+Spark decides what is valid DDL, but a JVM takes seconds to start, and a missing type is found without one.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ def _split(text: str) -> list[str]:
 
 
 def infer(bodies: Iterable[bytes]) -> tuple[str | None, int]:
-    """DDL that fits a sample of bodies, in the order in which fields were seen, and how many fit it not.
+    """DDL for a sample of bodies, in the order in which fields were seen, and how many bodies do not fit.
 
-    None when no body is a JSON object. Whole numbers are bigint, others double; what is of several kinds,
-    or always null, is a string.
+    None when no body is a JSON object. Whole numbers are bigint, others double. Fields of several types, and
+    those that are always null, are strings.
     """
     merged: Any = None
     other = 0

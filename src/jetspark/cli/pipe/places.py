@@ -1,14 +1,14 @@
-"""Where each sink of ``jetspark pipe`` keeps its progress, and whether this run may go on there.
+"""Where each sink of ``jetspark pipe`` keeps its progress, and whether this run may continue there.
 
 A job has a folder. In it each sink has a checkpoint, and beside that a record of the query that made it
 (:mod:`jetspark.cli.pipe.record`). The record also names the checkpoint's folder: a restart writes a record
 that names a new folder, in one step, and leaves the old one where it is.
 
-Two mistakes would lose or double rows in silence, so they are refused before the first micro-batch:
+Two mistakes would silently lose or duplicate rows, so they are refused before the first micro-batch:
 
 - A new checkpoint where an older one wrote the same messages to the same sink.
 - A checkpoint and a folder of files that do not belong together. Spark numbers micro-batches by checkpoint
-  and keeps the numbers in the folder (``_spark_metadata``). It skips a number that is there already.
+  and keeps the numbers in the folder (``_spark_metadata``). It skips a number that already exists.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What there is of a sink's progress. ``before`` is None when nothing is recorded."""
+    """The progress of a sink that was found. ``before`` is None when nothing is recorded."""
 
     sink: Sink
     job_folder: str
@@ -102,9 +102,9 @@ class Place:
 
     @property
     def unfinished(self) -> int | None:
-        """A micro-batch to be finished as the job was before.
+        """A micro-batch that the old job has to finish.
 
-        Some of its rows may be in the stream. Other rows of the same messages would be stored beside them.
+        Some of its rows may be in the stream. The new job could store other rows for the same messages.
         """
         if self.sink.kind != "jetstream" or self.before is None or not self.comparison.rows_differ:
             return None
@@ -138,7 +138,7 @@ def slug_of(job: Job, sink: Sink) -> str:
     """The name of a sink's checkpoint inside the folder of the job."""
     key = sink.key(dict(job.conf))
     if sink.kind == "console" and job.name is None and job.checkpoint is None:
-        # It keeps no rows, so another query is another job: whoever tries out queries sees all rows of each.
+        # It keeps no rows, so another query is another job, and users see all rows of each query they try.
         key += definition_mark(record_of(job, sink, {}, job.json_schema))
     return sink.slug(key)
 
@@ -174,7 +174,7 @@ def find(job: Job, sink: Sink, folder: str, server: str, files: Files) -> Found:
 
 
 def progress(files: Files, checkpoint: str) -> Progress:
-    """How far a checkpoint is."""
+    """The progress of a checkpoint."""
     return Progress(_last(files, f"{checkpoint}/offsets"), _last(files, f"{checkpoint}/commits"))
 
 
@@ -189,7 +189,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
         return _restarted(job, found, wanted, files, streams)
     before, began = found.before, found.progress.planned is not None
     if not began:
-        # Set by a restart that did not get as far as its first micro-batch: it was asked for, and it holds.
+        # Set by a restart that ended before its first micro-batch; it still applies.
         restart = before.restart_from if before is not None else None
         beside = "" if restart else _refuse_repetition(job, found, wanted)
         start = restart or job.start
@@ -229,7 +229,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
 
 
 def refuse(sink: Sink, found: Comparison, checkpoint: str) -> None:
-    """Raise when a checkpoint does not take what has changed."""
+    """Raise when the changes do not fit the checkpoint."""
     if found.refused:
         raise CommandFailed(
             f"{sink} can't continue at its checkpoint: {'; '.join(found.refused)}\n"
@@ -296,7 +296,7 @@ def _offsets(files: Files, checkpoint: str, number: int) -> list[Offset]:
 
 
 def _created(files: Files, checkpoint: str, have: Progress) -> dict[str, str]:
-    """What the checkpoint itself tells about the streams that were read."""
+    """When the streams were created, from the checkpoint's offsets."""
     assert have.planned is not None
     found: dict[str, str] = {}
     for offset in _offsets(files, checkpoint, have.planned):

@@ -44,13 +44,13 @@ _STATEFUL = (
 
 
 def build(spark: SparkSession, plan: Plan, place: Place) -> DataFrame:
-    """The rows of a sink, in its shape. Finds all that can be wrong with schema, SQL and columns."""
+    """The rows of a sink, in its shape. Finds every mistake in schema, SQL and columns."""
     from pyspark.errors import PySparkException
 
     job = plan.job
     options: SourceArguments = {**plan.source, "starting_position": place.start}
     if place.sink.kind == "console":
-        # Its rows come to the driver; so not too many at once.
+        # Its rows go to the driver, so limit them.
         options.setdefault("max_messages_per_trigger", CONSOLE_BATCH)
     frame = read_stream(spark, **options)
     if place.record.json_schema is not None:
@@ -144,7 +144,7 @@ def _shape(frame: DataFrame, sink: Sink, plan: Plan) -> DataFrame:
 
 
 def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Rows as messages: a body, a subject, and what else the sink knows."""
+    """Rows as messages: a body, a subject, and the other columns that the sink takes."""
     from pyspark.sql import functions as F
 
     template = sink.template
@@ -207,7 +207,7 @@ def write(
 
 
 def table_folder(spark: SparkSession, name: str) -> str | None:
-    """Where the files of a table are, or will be; None when that is for its catalog to say."""
+    """Where the files of a table are, or will be; None when only its catalog knows."""
     if spark.catalog.tableExists(name):
         rows = spark.sql(f"DESCRIBE FORMATTED {name}").collect()
         found = [row[1] for row in rows if row[0] == "Location"]
@@ -219,7 +219,7 @@ def table_folder(spark: SparkSession, name: str) -> str | None:
 def _remember_table(
     spark: SparkSession, name: str, schema: StructType, partition_by: tuple[str, ...]
 ) -> None:
-    """Spark's catalog is in memory unless configured otherwise; the files of an earlier run are the table."""
+    """Create the table over the files of an earlier run: by default Spark's catalog is in memory."""
     if spark.catalog.tableExists(name):
         return
     folder = table_folder(spark, name)

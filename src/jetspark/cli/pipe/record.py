@@ -1,8 +1,8 @@
-"""What a job of ``jetspark pipe`` was when it last used a checkpoint, and whether another may go on there.
+"""What a job of ``jetspark pipe`` was when it last used a checkpoint, and whether another may continue there.
 
 Spark's checkpoint knows a place in the streams and the state of aggregates. It does not know the query that
 made them. So a record of the query is kept beside each checkpoint. :func:`compare` reads an old and a new one
-and says which changes the checkpoint takes. It follows what Spark says about changes of a streaming query:
+and says which changes the checkpoint allows. It follows Spark's rules for changes of a streaming query:
 other filters and projections are fine, other stateful operators are not.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-# Quoted text first, so that a comment sign inside it is no comment.
+# Quoted text first: a comment sign inside it does not start a comment.
 _QUOTED = r"(?P<quoted>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)"
 _SQL_COMMENT = re.compile(_QUOTED + r"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _SQL_PART = re.compile(_QUOTED + r"|(?:\s|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
-# A query with one of these surely keeps state. One without them may do so as well; Spark tells then.
+# A query with one of these keeps state. One without them may do so as well, which only Spark knows.
 _KEEPS_STATE = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
 
 
@@ -95,7 +95,7 @@ def without_comments(text: str) -> str:
 
 
 def plain_sql(text: str) -> str:
-    """The SQL without comments and with single blanks. What stands in quotes stays as it is."""
+    """The SQL without comments and with single blanks. Quoted text stays as it is."""
     return _SQL_PART.sub(lambda found: found["quoted"] or " ", text).strip()
 
 
@@ -105,7 +105,7 @@ def bare_sql(text: str) -> str:
 
 
 def keeps_state(sql: str, unique: Sequence[str]) -> bool | None:
-    """Whether the words alone tell that a query keeps state; None when they do not."""
+    """Whether a query keeps state, by its words alone; None when unknown."""
     return True if unique or _KEEPS_STATE.search(bare_sql(sql)) else None
 
 

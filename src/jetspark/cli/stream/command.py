@@ -115,7 +115,7 @@ def add(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Create a stream. What is not said is the server's default; direct gets are on."""
+    """Create a stream. Options not given have the server's defaults; direct gets are on."""
     config = stream_options.new_config(stream, given)
 
     async def work() -> StreamInfo:
@@ -139,7 +139,7 @@ def edit(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Change a stream. Only what is said changes."""
+    """Change a stream. Only the given options change."""
     fields = stream_options.changes(given)
     if not fields:
         raise UsageError("nothing to change: give an option such as --max-age 30d")
@@ -165,7 +165,7 @@ def edit(
 
 
 def show_changes(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Tell which fields change; returns how many."""
+    """Print which fields change; returns how many."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     for name in names:
         output.notice(f"{name}: {before.get(name, 'unset')} -> {after.get(name, 'unset')}")
@@ -347,7 +347,7 @@ def copy(
 ) -> None:
     """Export a stream to a file: its config and every message, up to the last one of this moment.
 
-    Nothing of the stream changes, also on a work queue. 'stream restore' reads the file back.
+    The stream does not change, even if it is a work queue. 'stream restore' reads the file back.
     """
     kind = transfer.file_kind(file, format)
     start = None if since is None else moment("--since", since, past=True)
@@ -393,9 +393,9 @@ def restore(
 ) -> None:
     """Publish an export back into a stream, which is created with the saved config when it is missing.
 
-    Sequences and times are given anew; a new stream begins at the first sequence of the old one. A message
-    keeps its message id, or has its old sequence as one, so a restore that broke may be repeated within the
-    duplicate window. A stream that was purged within that time does not store them again: then the command
+    Messages get new sequences and times; a new stream begins at the first sequence of the old one. A message
+    keeps its message id, or gets its old sequence as one, so a failed restore may be repeated within the
+    duplicate window. A stream that was purged within that time does not store them again: the command then
     fails and names --new-ids.
     """
     kind = transfer.file_kind(file, format)

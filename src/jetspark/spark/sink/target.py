@@ -1,10 +1,10 @@
-"""Is the stream fit for what the sink promises? Asked at the start, before the first row.
+"""Checks at the start that the target stream can keep the sink's promises.
 
-The sink promises that a task or a micro-batch that runs again stores nothing twice. That rests on the
+The sink promises that a repeated task or micro-batch stores nothing twice. That depends on the
 stream's ``duplicate_window``: within it, a message whose ``Nats-Msg-Id`` was seen is acked and not stored. A
-window shorter than the time between a crash and the restart breaks the promise, and nobody would notice. So
-it is compared with ``requiredDuplicateWindow``, and too short a window is a warning, or with
-``requireExactlyOnce`` a refusal.
+window shorter than the time between a crash and the restart would silently break the promise. So it is
+compared with ``requiredDuplicateWindow``: too short a window is a warning, or with ``requireExactlyOnce`` an
+error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnfitStream(JetsparkError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the start found out. ``max_msg_size`` of the stream: None for no limit of its own."""
+    """The result of the check. ``max_msg_size`` of the stream: None when it sets no limit."""
 
     stream: str | None = None
     max_msg_size: int | None = None
@@ -70,7 +70,7 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
 
 
 def check_stream(stream: str, config: StreamConfig, options: SinkOptions, columns: SinkColumns) -> None:
-    """Refuse or warn of a stream whose configuration breaks what the sink promises."""
+    """Refuse a stream whose configuration breaks the sink's promises, or warn about it."""
     if config.no_ack:
         raise UnfitStream(f"stream {stream!r} has no_ack set, so rows would never be acked; unset it")
     if config.sealed:

@@ -1,4 +1,4 @@
-"""Messages that are gone before they were read: what is said about it, as an error or as a warning.
+"""Reports messages that were removed before they were read, as errors or warnings.
 
 What counts as loss is decided in :mod:`jetspark.spark.source.claims`.
 """
@@ -86,7 +86,7 @@ def keys_removed(stream: str, given: int, expected: int, *, filtered: bool) -> D
 
 
 def rewound(stream: str, following: int, last: int) -> DataLossError:
-    """The stream ends before the place we have read up to."""
+    """The stream ends before the position that was read."""
     return DataLossError(
         stream,
         "rewound",

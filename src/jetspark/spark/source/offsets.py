@@ -2,12 +2,12 @@
 
 ``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin,
 next)`` of each stream. Spark asks for the initial offset more than once, and again after a restart when
-batch 0 never committed; a ``latest`` resolved anew would then skip messages. So the start travels inside
+batch 0 never committed; a ``latest`` that is resolved again would skip messages. So the start travels inside
 the end: what a batch reads is decided by its end offset alone, which is in the log before the batch runs.
 
 ``created`` tells a stream from another one of the same name that was made after it was deleted.
 ``earliest`` marks a place that was the beginning of the stream and from which nothing has been read yet:
-what expires there before the first read is not lost by us. ``ahead`` marks a starting sequence that the
+what expires there before the first read is not loss. ``ahead`` marks a starting sequence that the
 stream has not reached yet; any other place behind a stream's end means that the stream lost its tail.
 ``seen`` is what the leader said when the batch was planned, against which losses are judged
 (:mod:`jetspark.spark.source.claims`); offsets of older releases have none. ``subjects`` is the filter the
@@ -87,7 +87,7 @@ class Offset:
 
 
 def parse_offset(value: object) -> Offset:
-    """An offset as it came back from Spark; :class:`OffsetError` for anything that is not one of ours."""
+    """An offset as Spark returned it; :class:`OffsetError` for anything else."""
     if not isinstance(value, dict):
         raise OffsetError(f"offset in the checkpoint is not a JSON object: {value!r:.200}; {_REMEDY}")
     version = value.get("version")

@@ -112,13 +112,13 @@ class SourceOptions:
       after the last message means latest.
     - ``endingPosition`` (``latest``), ``endingSequence``, ``endingTime``: the same for batch; exclusive.
     - ``failOnDataLoss`` (true): whether messages that are gone before they were read end the query.
-    - ``minPartitions``: split until there are so many. ``maxMessagesPerPartition`` (250000). Small ranges
-      share a partition as long as both are kept.
+    - ``minPartitions``: split until there are this many. ``maxMessagesPerPartition`` (250000). Small ranges
+      share a partition within both limits.
     - ``maxMessagesPerTrigger``: sequences in one micro-batch, shared among streams by their backlog.
       ``maxBytesPerTrigger``: the same in bytes, by each stream's mean message size; an approximation.
-    - ``minMessagesPerTrigger``: wait for so many, but no longer than ``maxTriggerDelay`` (15 minutes).
+    - ``minMessagesPerTrigger``: wait for this many, but no longer than ``maxTriggerDelay`` (15 minutes).
     - ``durable``: name of a consumer that is moved along with the query's progress (before server 2.14 by
-      reading it, forward only).
+      reading through it, forward only).
     - ``releaseWorkQueue`` (false): delete from work-queue streams what the query has committed; needs
       ``startingPosition=earliest``.
     - ``recordBatchRows`` (20000): most rows of one Arrow batch. ``bufferMessages`` (20000): messages in

@@ -1,4 +1,4 @@
-"""From positions to sequences, on the driver: asks the server what streams there are and where they stand."""
+"""From positions to sequences, on the driver: asks the server for the streams and their ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jetspark.spark.source.options import Streams
 
 
-# The leader finds messages by time; an older one would not look at the time that it is asked for.
+# Since this version the leader finds messages by time; an older one ignores the time in the request.
 _TIMES_SINCE = (2, 11)
 
 
@@ -64,7 +64,7 @@ def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
         return position.sequence
     if position.moment is None:
         return first_sequence(info)
-    # The server's clock, because it is the one that stamped the messages.
+    # The server's clock, which stamped the messages.
     return _sequence_at(js, info, position.moment.resolve(info.ts or datetime.now(UTC)))
 
 
@@ -72,7 +72,7 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
     """The first sequence at or after a time, ``last + 1`` when there is none.
 
     The leader is asked: any other replica may be behind, and the messages it does not have yet would be
-    skipped. Before server 2.11 a consumer is asked where it would begin, on whichever replica it is made.
+    skipped. Before server 2.11 a consumer shows where it would begin, on any replica.
     """
     name = info.config.name
     if js._client.server_info.version_tuple >= _TIMES_SINCE:
@@ -80,9 +80,9 @@ def _sequence_at(js: JetStream, info: StreamInfo, time: datetime) -> int:
             message = js.get_stream(name).get_msg(start_time=time, from_leader=True)
             if message.timestamp >= time:
                 return message.sequence
-            # A leader older than the server that we are connected to, which did not look at the time.
+            # The leader is older than the server that we are connected to, and ignored the time.
         except MessageNotFound:
-            # 'latest' as it was before we asked: what has come since is behind it.
+            # 'latest' as it was before the request: newer messages are behind it.
             return info.state.last_seq + 1
     config = ConsumerConfig(
         description="jetspark: finds the sequence of a time",

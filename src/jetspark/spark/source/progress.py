@@ -1,7 +1,7 @@
 """A query's progress on the server: a durable consumer that moves along, and work queues that are emptied.
 
-Spark's checkpoint alone decides what is read. The durable is a mirror of it, for ``nats consumer info`` and
-dashboards, and on interest streams the reason why messages are kept until the query has committed them.
+Spark's checkpoint alone decides what is read. The durable mirrors it for ``nats consumer info`` and
+dashboards; on interest streams it keeps messages until the query has committed them.
 It is moved by CONSUMER.RESET; servers before 2.14 have it walked
 (:mod:`jetspark.spark.source.progress_walk`).
 """
@@ -39,8 +39,8 @@ RETRY = 5.0
 class ProgressMirror:
     """Follows the committed offsets of a query.
 
-    Failures are logged: the mirror must not stop the query. What the server does not permit is an error,
-    because it never passes, and a work queue that is not emptied grows without a word.
+    Failures are logged: the mirror must not stop the query. A missing permission is an error, because it is
+    permanent, and a work queue that is not emptied would grow silently.
     """
 
     def __init__(self, js: JetStream, options: SourceOptions) -> None:
@@ -51,7 +51,7 @@ class ProgressMirror:
         self._mirrored: dict[str, int] = {}
         self._consumers: dict[str, Consumer] = {}
         self._retry_at = 0.0
-        # Streams of which we know that they may be purged.
+        # Streams that we are known to be allowed to purge.
         self._may_purge: set[str] = set()
 
     @property
@@ -81,7 +81,7 @@ class ProgressMirror:
                 "stream, or leave the option out",
             )
         try:
-            # Of a subject that nobody has published to, so that nothing is deleted.
+            # For a subject without messages, so that nothing is deleted.
             self._js.get_stream(stream).purge(subject=f"_jetspark.{uuid.uuid4().hex}", seq=1)
             self._may_purge.add(stream)
         except PermissionViolationError as error:
@@ -147,7 +147,7 @@ class ProgressMirror:
             return None
         if not self._is_queue(stream):
             return Walk(consumer)
-        # An ack deletes there, which is for releaseWorkQueue to decide; and the purge moves the consumer.
+        # An ack deletes there, which only releaseWorkQueue may do; and the purge moves the consumer.
         if not self._options.release_work_queue:
             logger.warning(
                 "durable %r can't show progress on the work queue %r: that needs server 2.14, or "

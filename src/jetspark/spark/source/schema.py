@@ -36,7 +36,7 @@ SCHEMA = StructType(
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse a user's schema that is no subset of ours; the columns left out are not read."""
+    """Refuse a user's schema that is not a subset of the source's; columns left out are not read."""
     known = {field.name: field.dataType for field in SCHEMA.fields}
     if not schema.fields:
         raise OptionError("schema", f"has no columns; choose from {', '.join(known)}")
@@ -55,7 +55,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects a record batch to look like, to the letter."""
+    """The exact Arrow schema that Spark expects."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 #: Sequences of the first piece that is read backwards; each further one is four times as long.
 _PIECE = 10_000
-#: Up to so many subjects the server filters; a consumer with more filters costs more than it saves.
+#: Up to this many subjects the server filters; a consumer with more filters costs more than it saves.
 _FILTERS = 64
 #: Rows of one batch of looked-up messages.
 _LOOKED_UP = 1000
