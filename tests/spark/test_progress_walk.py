@@ -187,6 +187,6 @@ def test_one_that_is_ahead_stays_and_says_so(
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         shown.begin(at(name, 3))
         shown.follow(at(name, 4))
-    assert caplog.text.count("stands at sequence 8 already, beyond 2") == 1
+    assert caplog.text.count("is already at sequence 8, beyond 2") == 1
     assert caplog.text.count("already") == 1
     assert info(js, name).num_pending == 2

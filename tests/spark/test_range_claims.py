@@ -400,7 +400,7 @@ def test_single_deletes_at_the_head(world: World, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         assert read(reader, partitions) == list(range(3, 11))
     # One when the read is planned, one when it runs.
-    assert [record.message.count("not taken for data loss") for record in caplog.records] == [1, 1]
+    assert [record.message.count("not treated as data loss") for record in caplog.records] == [1, 1]
     source = world.source(startingPosition="earliest")
     end, _ = to_the_end(source)
     world.fill(3)

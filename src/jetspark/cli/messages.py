@@ -56,7 +56,9 @@ def register(app: typer.Typer) -> None:
 
 
 def pub(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to.", show_default=False)],
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Subject to publish to.", show_default=False)
+    ],
     body: Body = None,
     file: Annotated[
         list[Path] | None,
@@ -280,7 +282,8 @@ def sub(
         ),
     ] = None,
     start_sequence: Annotated[
-        int | None, typer.Option("--start-sequence", metavar="N", help="With --stream: from here.", min=1)
+        int | None,
+        typer.Option("--start-sequence", metavar="N", help="With --stream: from this sequence.", min=1),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
@@ -472,7 +475,9 @@ def _took(began: float) -> str:
 
 
 def reply(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to answer.", show_default=False)],
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Subject to answer on.", show_default=False)
+    ],
     body: Annotated[
         str | None, typer.Argument(metavar="BODY", help="The answer.", show_default=False)
     ] = None,

@@ -40,7 +40,7 @@ def server(
         typer.Option(
             "--port",
             metavar="N",
-            help="Client port; 0: any free one. Default: 4222, or a free one when that is taken.",
+            help="Client port; 0: any free one. Default: 4222, or a free one when that is in use.",
             min=0,
             max=65535,
         ),
@@ -123,7 +123,7 @@ def _server(
     except ServerStartError as error:
         if "Address already in use" not in error.reason:
             raise
-        output.notice(f"port {DEFAULT_PORT} is taken; using a free one")
+        output.notice(f"port {DEFAULT_PORT} is in use; using a free one")
         return make(None)
 
 

@@ -136,7 +136,7 @@ async def find_stream(js: JetStream, name: str) -> Stream:
     try:
         return await js.get_stream(name)
     except StreamNotFound:
-        raise CommandFailed(f"no stream {name!r} here\n'jetspark stream ls' lists what there is") from None
+        raise CommandFailed(f"no stream {name!r} here\n'jetspark stream ls' lists the streams") from None
 
 
 async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
@@ -146,7 +146,7 @@ async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
     try:
         return await js.get_consumer(stream, name)
     except StreamNotFound:
-        raise CommandFailed(f"no stream {stream!r} here\n'jetspark stream ls' lists what there is") from None
+        raise CommandFailed(f"no stream {stream!r} here\n'jetspark stream ls' lists the streams") from None
     except ConsumerNotFound:
         raise CommandFailed(
             f"no consumer {name!r} on stream {stream!r}\n'jetspark consumer ls {stream}' lists them"

@@ -304,7 +304,8 @@ def reset(
     stream: StreamName,
     consumer: ConsumerName,
     seq: Annotated[
-        int | None, typer.Option("--seq", metavar="N", help="Go on here; default: at the ack floor.", min=1)
+        int | None,
+        typer.Option("--seq", metavar="N", help="Continue at this sequence; default: the ack floor.", min=1),
     ] = None,
     force: Force = False,
     json: Json = False,

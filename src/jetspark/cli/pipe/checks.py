@@ -197,7 +197,7 @@ async def _sources(js: JetStream, job: Job) -> list[Stream]:
         matching = [one async for one in js.stream_names() if wanted.selects(one)]
         if not matching:
             raise CommandFailed(
-                f"no stream matches {str(wanted)!r} here\n'jetspark stream ls' lists what there is"
+                f"no stream matches {str(wanted)!r} here\n'jetspark stream ls' lists the streams"
             )
         found += [await js.get_stream(one) for one in matching if one not in wanted.names]
     for subject in job.subjects:

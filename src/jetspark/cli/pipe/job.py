@@ -429,7 +429,7 @@ def parse_restart(text: str) -> str:
         return parse_start(text)
     except UsageError:
         raise UsageError(
-            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint stands), {_STARTS}"
+            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint ends), {_STARTS}"
         ) from None
 
 

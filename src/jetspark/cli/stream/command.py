@@ -273,7 +273,9 @@ def get(
 def view(
     stream: StreamName,
     page: Annotated[int, typer.Argument(metavar="SIZE", help="Messages on a page.", min=1)] = 25,
-    id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
+    id: Annotated[
+        int | None, typer.Option("--id", metavar="SEQ", help="Start at this sequence.", min=1)
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
@@ -336,7 +338,9 @@ def copy(
     subject: Annotated[
         list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Only these; may be repeated.")
     ] = None,
-    id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
+    id: Annotated[
+        int | None, typer.Option("--id", metavar="SEQ", help="Start at this sequence.", min=1)
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
@@ -404,7 +408,7 @@ def restore(
         output.print_json(report)
     else:
         there = report["duplicates"] - report["missing"]
-        doubled = f", {number(there)} were there already" if there else ""
+        doubled = f", {number(there)} were already there" if there else ""
         output.notice(
             f"restored {number(report['stored'])} of {number(report['messages'])} messages to "
             f"{report['stream']} in {seconds_text(report['seconds'])}{doubled}"

@@ -53,7 +53,7 @@ EDIT: dict[str, Any] = {
     "transform_source": text_option("--transform-source", "SUBJECT", "Rewrite subjects that match this."),
     "transform_destination": text_option("--transform-destination", "SUBJECT", "What to rewrite them to."),
     "republish_source": text_option("--republish-source", "SUBJECT", "Publish what is stored of this again."),
-    "republish_destination": text_option("--republish-destination", "SUBJECT", "Where to."),
+    "republish_destination": text_option("--republish-destination", "SUBJECT", "Subject to publish it to."),
     "republish_headers": flag_option("republish-headers", "Republish without bodies."),
     "limit_inactive": text_option("--limit-consumer-inactive", "DURATION", "Bound of consumers' inactivity."),
     "limit_pending": number_option("--limit-consumer-max-pending", "Bound of consumers' ack pending."),

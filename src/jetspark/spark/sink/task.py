@@ -272,7 +272,9 @@ class _Pipeline:
         try:
             config = self._js.get_stream(stream).cached_info.config
         except JetsparkError as error:
-            log.warning("stream %r can't be looked at, so its duplicate_window is unknown: %s", stream, error)
+            log.warning(
+                "stream %r: its duplicate_window is unknown, its info is not readable: %s", stream, error
+            )
             return
         check_stream(stream, config, self._options, self._columns)
 

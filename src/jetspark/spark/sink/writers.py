@@ -103,7 +103,7 @@ class JetStreamWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task failed. A stream can't take back what it has stored."""
-        log.warning("batch failed; stored all the same: %s", _stored(messages))
+        log.warning("batch failed; already stored: %s", _stored(messages))
 
 
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -125,7 +125,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task failed; Spark will write the micro-batch again after a restart."""
-        log.warning("micro-batch %d failed; stored all the same: %s", batchId, _stored(messages))
+        log.warning("micro-batch %d failed; already stored: %s", batchId, _stored(messages))
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JetStreamWriter:

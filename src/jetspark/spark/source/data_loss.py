@@ -28,7 +28,7 @@ class DataLossError(JetsparkError):
         self.kind = kind
 
 
-_GO_ON = "set failOnDataLoss=false to go on without them"
+_GO_ON = "set failOnDataLoss=false to continue without them"
 
 
 def vanished(stream: str, following: int) -> DataLossError:
@@ -92,7 +92,7 @@ def rewound(stream: str, following: int, last: int) -> DataLossError:
         "rewound",
         f"the stream ends at sequence {last}, but was read up to {following - 1}: it was restored from an "
         "older backup or lost its tail",
-        "start with a new checkpoint, or set failOnDataLoss=false to go on with what comes next",
+        "start with a new checkpoint, or set failOnDataLoss=false to continue with what comes next",
     )
 
 
@@ -103,7 +103,7 @@ def replaced(stream: str, sequence: int) -> DataLossError:
         "rewound",
         f"the message at sequence {sequence} is not the one that was there: the stream was restored from an "
         "older backup or lost its tail, and has been written to since",
-        "start with a new checkpoint, or set failOnDataLoss=false to go on with the messages stored since",
+        "start with a new checkpoint, or set failOnDataLoss=false to continue with the messages stored since",
     )
 
 
@@ -111,7 +111,7 @@ def report(error: DataLossError, *, fail: bool) -> None:
     """Raise it, or warn and go on."""
     if fail:
         raise error
-    logger.warning("data loss, going on because of failOnDataLoss=false: %s", error)
+    logger.warning("data loss, continuing because of failOnDataLoss=false: %s", error)
 
 
 def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
@@ -120,8 +120,8 @@ def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
         report(error, fail=fail)
     elif outcome == Outcome.WARNING:
         logger.warning(
-            "not taken for data loss, because a single delete or the messages' own TTLs may be the cause, "
-            "which the server does not tell: %s",
+            "not treated as data loss: a single delete or the messages' own TTLs may be the cause, which "
+            "the server does not report: %s",
             error,
         )
 

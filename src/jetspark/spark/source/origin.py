@@ -67,7 +67,7 @@ def stream_origin(place: Place) -> str:
     """The origin of a streaming write."""
     if place.query is None or place.batch is None:
         raise UnknownMicroBatch(
-            f"Spark did not tell this task its query and micro-batch (properties {QUERY_ID} and "
+            f"Spark did not report this task's query and micro-batch (properties {QUERY_ID} and "
             f"{BATCH_ID}), so no safe message ids can be derived"
         )
     return f"{short_query(place.query)}-{place.batch}"
@@ -91,8 +91,8 @@ def batch_origin(place: Place, *, prefix: str | None, batch_id: int | None, job:
         if prefix is None:
             raise OptionError(
                 "batchId",
-                "needs msgIdPrefix here, because Spark does not tell this job its query: choose a name that "
-                "no other query and no other write of this query has",
+                "needs msgIdPrefix here, because Spark does not report the query of this job: choose a name "
+                "that no other query and no other write of this query has",
             )
         return f"{prefix}-b{batch_id}"
     if place.streaming and needed:

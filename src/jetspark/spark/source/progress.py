@@ -87,7 +87,7 @@ class ProgressMirror:
         except PermissionViolationError as error:
             raise _not_permitted("releaseWorkQueue", error) from error
         except JetsparkError as error:
-            logger.warning("whether stream %r may be purged is not known yet: %s", stream, error)
+            logger.warning("could not check yet whether stream %r may be purged: %s", stream, error)
 
     def begin(self, offset: Offset) -> None:
         """The query starts here: have the durables in place before anything more is published."""

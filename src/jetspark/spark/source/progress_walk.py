@@ -58,8 +58,8 @@ class Walk:
         if floor >= following and not self._told:
             self._told = True
             logger.warning(
-                "durable %r of stream %r stands at sequence %d already, beyond %d: servers before 2.14 can't "
-                "move it back, so it shows no progress until the query has got there",
+                "durable %r of stream %r is already at sequence %d, beyond %d: servers before 2.14 can't "
+                "move it back, so it shows no progress until the query gets there",
                 *(info.name, info.stream_name, floor, following - 1),
             )
         if floor >= following - 1:

@@ -226,7 +226,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             except PASSING as error:
                 if not self._looked:
                     raise
-                logger.warning("could not look at the streams, will try again: %s", error)
+                logger.warning("could not ask for the streams, will try again: %s", error)
                 patience.lost(False, error)
         self._looked = True
         self._progress().check(self._infos)
