@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from jetspark._times import Moment, parse_duration, parse_moment, server_duration
 from jetspark.cli import values
 from jetspark.cli.errors import UsageError
+from jetspark.cli.output import time_text
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.flow.statuses import Status
 from jetspark.jetstream.models.schedule import ttl_text
@@ -103,6 +104,12 @@ def test_an_age_is_the_same_for_every_entry(text: str, seconds: float) -> None:
     assert parse_moment(text) == of_option(text) == Moment(seconds_ago=seconds)
     age = datetime.now(UTC) - values.moment("--x", text, past=True)
     assert abs(age - timedelta(seconds=seconds)) < timedelta(seconds=30)
+
+
+def test_a_time_that_was_printed_is_read_back_as_the_same_time() -> None:
+    when = datetime(2026, 1, 31, 12, 30, 15, tzinfo=timezone(timedelta(hours=9)))
+    assert time_text(when) == "2026-01-31 03:30:15Z"
+    assert values.moment("--x", time_text(when), past=True) == when
 
 
 def test_a_duration_may_also_be_a_time_ahead() -> None:

@@ -159,8 +159,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def time_text(when: datetime | None) -> str:
-    """A time in the reader's zone, to the second."""
-    return "never" if when is None else f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
+    """A time in UTC, to the second, in a form that options read back."""
+    return "never" if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def ago_text(when: datetime | None) -> str:
