@@ -16,6 +16,7 @@ from jetspark.spark.options import (
     option_of,
     split_credentials,
 )
+from jetspark.spark.sink import options as sink_options
 from jetspark.spark.source.options import Position, SourceOptions, check_batch, check_stream, parse_source
 
 if TYPE_CHECKING:
@@ -174,6 +175,18 @@ def test_options_are_parsed_once_for_a_query(monkeypatch: pytest.MonkeyPatch) ->
     made.reader(schema)
     made.streamReader(schema)
     assert len(parsed) == 1
+
+
+def test_a_write_parses_its_connection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"servers": GOOD["servers"], "subject": "s", "batchId": "1"}
+    made = data_source.DefaultSource(given)
+
+    def refuse(options: object) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(sink_options, "parse_connection", refuse)
+    found = sink_options.parse_sink(given, streaming=False, connection=made._connection)
+    assert found.connection is made._connection
 
 
 def test_files_of_credentials_are_checked(tmp_path: Path) -> None:

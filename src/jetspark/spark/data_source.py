@@ -43,8 +43,7 @@ class DefaultSource(DataSource):
         only_sink = set(SINK_OPTIONS) - set(SOURCE_OPTIONS)
         if found.given("stream") and not found.given_of(*only_sink, *SPARK_OPTIONS):
             self._source = parse_source(options)
-        else:
-            parse_connection(found)
+        self._connection = self._source.connection if self._source else parse_connection(found)
 
     @property
     def _parsed(self) -> SourceOptions:
@@ -75,9 +74,9 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from jetspark.spark.sink.writers import make_writer
 
-        return make_writer(self.options, schema, overwrite)
+        return make_writer(self.options, schema, overwrite, self._connection)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from jetspark.spark.sink.writers import make_stream_writer
 
-        return make_stream_writer(self.options, schema, overwrite)
+        return make_stream_writer(self.options, schema, overwrite, self._connection)

@@ -101,8 +101,14 @@ class SinkOptions:
     result_file: str | None = None
 
 
-def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> SinkOptions:
-    """The options of a write, or :class:`OptionError`."""
+def parse_sink(
+    given: Mapping[str, str],
+    *,
+    streaming: bool,
+    overwrite: bool = False,
+    connection: ConnectionOptions | None = None,
+) -> SinkOptions:
+    """The options of a write, or :class:`OptionError`. ``connection``: its options, when parsed already."""
     if overwrite and not streaming:
         raise OptionError(
             "mode",
@@ -130,7 +136,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
             if options.given(name):
                 options.fail(name, "is for batch writes (also in foreachBatch)")
     return SinkOptions(
-        connection=parse_connection(options),
+        connection=connection or parse_connection(options),
         stream=_stream(options),
         subject=_subject(options, "subject"),
         window=options.integer("window") or DEFAULT_WINDOW,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from jetspark.spark.options import ConnectionOptions
     from jetspark.spark.sink.rows import SinkColumns
 
 log = logging.getLogger("jetspark.spark.sink")
@@ -128,18 +129,26 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         log.warning("micro-batch %d failed; already stored: %s", batchId, _stored(messages))
 
 
-def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JetStreamWriter:
+def make_writer(
+    options: Mapping[str, str],
+    schema: StructType,
+    overwrite: bool,
+    connection: ConnectionOptions | None = None,
+) -> JetStreamWriter:
     """The batch writer; options, columns and the target stream are checked first."""
-    parsed = parse_sink(options, streaming=False, overwrite=overwrite)
+    parsed = parse_sink(options, streaming=False, overwrite=overwrite, connection=connection)
     columns = check_columns(schema, parsed)
     return JetStreamWriter(parsed, columns, _inspect(parsed, columns))
 
 
 def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
+    options: Mapping[str, str],
+    schema: StructType,
+    overwrite: bool,
+    connection: ConnectionOptions | None = None,
 ) -> JetStreamStreamWriter:
     """The streaming writer, checked in the same way. ``overwrite``: Spark's "complete" mode, appended too."""
-    parsed = parse_sink(options, streaming=True, overwrite=overwrite)
+    parsed = parse_sink(options, streaming=True, overwrite=overwrite, connection=connection)
     columns = check_columns(schema, parsed)
     key = (parsed, columns)
     now = time.monotonic()
