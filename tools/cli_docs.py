@@ -40,6 +40,8 @@ jetspark top
   pipe; colours are off in a pipe and with `NO_COLOR`.
 - Exit codes: 0 done, 1 failed, 2 wrong use. Commands that stay until Ctrl-C end with 0.
 - Errors are one or two lines with the remedy; `--debug` adds the traceback.
+- Times are in UTC, printed and read: `2026-01-31T12:00:00` is `2026-01-31T12:00:00Z`. Durations are
+  `250ms`, `1h30m`, `10 minutes` or `2d`; a number without a unit is seconds.
 - Each setting of the connection is taken from its flag, else from its environment variable, else from the
   context (`--context`, `NATS_CONTEXT`, or the selected one). When nothing names a server it is the one that
   `jetspark server` runs on this machine.

@@ -73,7 +73,7 @@ def test_pub_without_a_body_on_a_terminal_asks_for_one(terminal: Open) -> None:
     with terminal("pub", "subject") as shown:
         ran = shown.end()
     assert ran.code == 2
-    assert "give a body, --file FILE, or pipe something in" in ran.out.replace("\n", " ")
+    assert "no body: give one, use --file FILE or pipe it to stdin" in ran.out.replace("\n", " ")
 
 
 def test_a_terminal_gets_a_progress_bar_and_a_pipe_does_not(terminal: Open, script: Run) -> None:

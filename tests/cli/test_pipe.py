@@ -169,11 +169,11 @@ def test_ctrl_c_finishes_the_batch_and_the_next_run_goes_on(
         # While it runs nobody else may use its checkpoint.
         busy = pipe(*words, *NOW)
         assert busy.code == 1
-        assert f"this job runs already, as process {shown.process.pid}" in busy.err
+        assert f"this job is already running as process {shown.process.pid}" in busy.err
         publish(cli, orders, range(4, 6))
         shown.expect("6 in, 6 out", timeout=60)
         shown.process.send_signal(signal.SIGINT)
-        shown.expect("the micro-batch that runs is finished first", timeout=30)
+        shown.expect("stopping after the current micro-batch", timeout=30)
         ended = shown.end(timeout=90)
     assert ended.code == 0, ended
     assert f"parquet:{tmp_path}/p: 6 rows read, 6 written in" in " ".join(ended.out.split())
@@ -203,9 +203,12 @@ def test_what_the_server_knows_is_asked_before_spark_starts(cli: Run, orders: st
             (*good, "--from", orders, "--to", f"jetstream:{target}:x.{{id}}"),
             "does not store subject 'x.{id}'",
         ),
-        ((*good, "--from", orders, "--to", f"jetstream:{orders}"), "it would never come to an end"),
-        ((*good, "--from", orders, "--subjects", "other.>", "--to", "console"), "is nothing that"),
-        (empty, "there are no messages yet to learn from"),
+        ((*good, "--from", orders, "--to", f"jetstream:{orders}"), "so it would never end"),
+        (
+            (*good, "--from", orders, "--subjects", "other.>", "--to", "console"),
+            f"{orders} does not store 'other.>'",
+        ),
+        (empty, "the stream has no messages yet"),
     ]
     for words, message in cases:
         ran = cli("pipe", *words)

@@ -136,7 +136,7 @@ def test_what_a_checkpoint_does_not_take_is_refused_with_the_choice(
         ({"sql": totals.replace("count(*)", "sum(amount)")}, "--sql: the query keeps state"),
         ({"sql": totals + " HAVING n > 1"}, "--sql: the query keeps state"),
         ({"json_schema": SCHEMA + ", x int"}, "--json-schema: the query keeps state"),
-        ({"subjects": f"{orders}.new"}, "--subjects: the query keeps state of other messages"),
+        ({"subjects": f"{orders}.new"}, "--subjects: the query's state comes from other messages"),
     ]
     for edit, words in refusals:
         kept = dict(job.keys)
@@ -167,7 +167,7 @@ def test_state_that_only_spark_sees_is_refused_before_the_first_batch(
     job = Job(pipe, home, orders, [f"parquet:{home}/{orders}/p"], watermark="timestamp 1h")
     job.works()
     error = job.refused(sql="SELECT a.id FROM input a JOIN input b ON a.id = b.id", started=True)
-    assert "--sql: the new query keeps state, which would lack all that was read before" in error
+    assert "--sql: the new query keeps state, which would lack everything read so far" in error
     error = job.refused(sql="SELECT cast(id AS string) AS id, region FROM input", started=True)
     assert "column id was bigint, now it is string" in error
     assert f"move {home}/{orders}/p away and begin a new checkpoint with --restart-from committed" in error
@@ -192,14 +192,17 @@ def test_a_batch_that_was_cut_off_is_finished_as_the_job_was_then(
     uncommitted(job.works("--json"), 0)
     publish(cli, orders, range(4, 6))
     ran = job.works(sql="SELECT id, 'new' AS region FROM input")
-    assert f"jetstream:{target}:{target}.x: micro-batch 0 was cut off; it is finished first" in ran.err
+    assert (
+        f"jetstream:{target}:{target}.x: micro-batch 0 was interrupted; the old job finishes it first"
+        in ran.err
+    )
     assert f"parquet:{files}: micro-batch" not in ran.err
     found = {body["id"]: body["region"] for _, body in bodies(cli, target)}
     assert found == {0: "eu", 1: "us", 2: "eu", 3: "us", 4: "new", 5: "new"}
     assert stream_ids(cli, target) == parquet_ids(files) == list(range(6))
     # A blank is no other query: nothing special happens.
     uncommitted(job.works("--json"), 1)
-    assert "cut off" not in job.works(sql="SELECT id,  'new' AS region FROM input").err
+    assert "interrupted" not in job.works(sql="SELECT id,  'new' AS region FROM input").err
     assert stream_ids(cli, target) == list(range(6))
 
 
@@ -213,7 +216,7 @@ def test_a_batch_that_fails_is_no_dead_end(
         assert "use try_cast" in job.refused(started=True)
         if sink.startswith("jetstream"):
             error = job.refused(sql=good, started=True)
-            assert "micro-batch 0 was cut off and can't be finished as the job was then" in error
+            assert "micro-batch 0 was interrupted, and the old job can't finish it" in error
             job.works("--restart-from", "committed")
         else:
             # Files take a micro-batch as a whole or not at all.
@@ -229,7 +232,7 @@ def test_a_stream_that_was_made_again_is_another_stream(
     assert cli("stream", "rm", orders, "--force").code == 0
     assert cli("stream", "add", orders, "--subjects", f"{orders}.>", "--storage", "memory").code == 0
     publish(cli, orders, range(20, 22))
-    assert f"stream {orders} is not the one that was read" in job.refused()
+    assert f"stream {orders} was deleted and created again" in job.refused()
     job.works("--new-checkpoint")
     assert stream_ids(cli, target) == [0, 1, 2, 3, 20, 21]
     job.works()
@@ -259,7 +262,7 @@ def test_a_folder_of_another_query_is_noticed_before_the_first_batch(
     sink = [f"parquet:{files}"]
     Job(pipe, home, orders, sink, name=f"one-{orders}").works()
     other = Job(pipe, home, orders, sink, name=f"two-{orders}")
-    assert "has the files of another query, of its micro-batches up to 0" in other.refused()
+    assert "has the files of another query, up to micro-batch 0" in other.refused()
     first = Job(pipe, home, orders, sink, name=f"one-{orders}")
     assert "has the files of another query" in first.refused("--new-checkpoint")
     publish(cli, orders, range(4, 6))
@@ -267,7 +270,7 @@ def test_a_folder_of_another_query_is_noticed_before_the_first_batch(
     assert parquet_ids(files) == list(range(6))
     # An emptied folder: Spark would go on in it and fail some batches later.
     shutil.move(files, f"{files}-away")
-    assert "is not the folder that the checkpoint wrote" in first.refused()
+    assert "does not belong to the checkpoint" in first.refused()
     first.works("--restart-from", "earliest")
     assert parquet_ids(files) == list(range(6))
     # A table is a folder as well.
@@ -284,12 +287,12 @@ def test_the_same_rows_under_another_identity_are_refused(
     job = Job(pipe, home, orders, [f"jetstream:{target}:{target}.x"])
     job.works()
     error = job.refused(name=f"named-{orders}")
-    assert f"has rows of {orders} already, by a job without a name" in error
+    assert f"already has rows of {orders}, written by a job without a name" in error
     folder = error.partition("--checkpoint ")[2].split()[0]
     other = f"{orders}X"
     assert cli("stream", "add", other, "--subjects", f"{other}.>", "--storage", "memory").code == 0
     both = {"from": [orders, other], "name": None}
-    assert "already, by a job without a name" in job.refused(**both)
+    assert "written by a job without a name" in job.refused(**both)
     publish(cli, other, range(4, 6))
     job.works("--checkpoint", folder, **both)
     assert stream_ids(cli, target) == list(range(6))

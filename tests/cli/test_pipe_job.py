@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from jetspark._secret import Secret
 from jetspark.cli.errors import CommandFailed, UsageError
-from jetspark.cli.pipe.checks import split_credentials
+from jetspark.cli.pipe.checks import connection_arguments
 from jetspark.cli.pipe.errors import brief, failed
 from jetspark.cli.pipe.job import Sink, build, load, parse_sink, parse_start, parse_trigger
 from jetspark.cli.pipe.json_schema import check_schema, infer
 from jetspark.cli.pipe.record import plain_sql
+from jetspark.cli.settings import Settings
 from jetspark.cli.stopping import Flag
+from jetspark.spark.helpers import option_strings
 from support.cli_runner import environment, inside
 
 if TYPE_CHECKING:
@@ -32,53 +35,62 @@ def without(flag: str) -> list[str]:
 
 WRONG_USE: list[tuple[list[str], str]] = [
     ([], "Usage: jetspark pipe"),
-    (without("--from"), "--from: which stream?"),
-    (without("--sql"), "--sql: what to do with the messages?"),
-    (without("--to"), "--to: where should the rows go? Write jetstream:STREAM[:SUBJECT]"),
-    ([*GOOD, "--from", "a.b"], "--from: 'a.b' is no name of a stream"),
+    (without("--from"), "missing --from; give a stream"),
+    (without("--sql"), "missing --sql; give a query"),
+    (without("--to"), "missing --to; use jetstream:STREAM[:SUBJECT]"),
+    ([*GOOD, "--from", "a.b"], "invalid --from 'a.b': a stream's name must not"),
     ([*GOOD, "--subjects", "a..b"], "--subjects: 'a..b' must not have empty tokens"),
-    ([*without("--sql"), "--sql", " "], "--sql: what to do"),
-    ([*without("--sql"), "--sql", "DROP TABLE input"], "'DROP TABLE input' is no query; write SELECT"),
-    ([*without("--sql"), "--sql", "SELECT 1"], "does not read the messages, which are the view 'input'"),
+    ([*without("--sql"), "--sql", " "], "missing --sql"),
+    (
+        [*without("--sql"), "--sql", "DROP TABLE input"],
+        "invalid --sql 'DROP TABLE input': not a query; use SELECT",
+    ),
+    ([*without("--sql"), "--sql", "SELECT 1"], "it must read the messages, the view 'input'"),
     ([*without("--sql"), "--sql", f"{SQL}; {SQL}"], "one statement, without ';'"),
-    ([*GOOD, "--to", "kafka:x"], "'kafka:x' is no sink; write jetstream:STREAM"),
-    ([*GOOD, "--to", "parquet"], "'parquet': where to?"),
-    ([*GOOD, "--to", "parquet:"], "'parquet:': where to?"),
-    ([*GOOD, "--to", "console:x"], "console takes nothing behind it"),
-    ([*GOOD, "--to", "console"], "console is there twice"),
-    ([*GOOD, "--to", "csv:/etc/hostname"], "/etc/hostname is a file; name a folder"),
-    ([*GOOD, "--to", "table:a b"], "'a b' is no name of a table"),
-    ([*GOOD, "--to", "jetstream:a.b"], "'a.b' is no name of a stream"),
+    ([*GOOD, "--to", "kafka:x"], "invalid --to 'kafka:x': not a sink; use jetstream:STREAM"),
+    ([*GOOD, "--to", "parquet"], "'parquet': the target is missing"),
+    ([*GOOD, "--to", "parquet:"], "'parquet:': the target is missing"),
+    ([*GOOD, "--to", "console:x"], "console takes no target"),
+    ([*GOOD, "--to", "console"], "--to console is given twice"),
+    ([*GOOD, "--to", "csv:/etc/hostname"], "/etc/hostname is a file; give a folder"),
+    ([*GOOD, "--to", "table:a b"], "'a b' is not a table name"),
+    ([*GOOD, "--to", "jetstream:a.b"], "invalid --to 'jetstream:a.b': a stream's name must not"),
     ([*GOOD, "--to", "jetstream:OUT:"], "the subject is empty"),
     ([*GOOD, "--to", "jetstream:OUT:a.*"], "wildcard"),
-    ([*GOOD, "--to", "jetstream:OUT:a.{b"], "a column stands in braces"),
-    ([*GOOD, "--to", "jetstream:OUT:a.{}"], "between braces stands the name of a column"),
-    ([*GOOD, "--trigger", "soon"], "'soon' is none; write a time such as 5s, available-now or once"),
-    ([*GOOD, "--start", "yesterday"], "'yesterday' is none; write earliest, latest, a sequence"),
-    ([*GOOD, "--start", "0"], "'0' is no sequence; the first is 1"),
-    ([*GOOD, "--json-schema", "id long", "--json-infer"], "--json-infer: contradicts --json-schema"),
-    ([*GOOD, "--json-schema", "id"], "'id' is no field; write a name and a type"),
-    ([*GOOD, "--json-schema", "id lnog"], "type 'lnog', which is not known; did you mean 'long'?"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{b"], "write a column as {name}"),
+    ([*GOOD, "--to", "jetstream:OUT:a.{}"], "must have a column name between braces"),
+    ([*GOOD, "--trigger", "soon"], "invalid --trigger 'soon'; use 5s, available-now or once"),
+    ([*GOOD, "--start", "yesterday"], "invalid --start 'yesterday'; use earliest, latest, a sequence"),
+    ([*GOOD, "--start", "0"], "invalid --start '0'; use earliest, latest, a sequence from 1"),
+    ([*GOOD, "--json-schema", "id long", "--json-infer"], "--json-infer and --json-schema can't be combined"),
+    ([*GOOD, "--json-schema", "id"], "'id' is not a field; use a name and a type"),
+    ([*GOOD, "--json-schema", "id lnog"], "id has the unknown type 'lnog'; did you mean 'long'?"),
     ([*GOOD, "--json-schema", "a array<int"], "brackets or quotes do not match"),
     ([*GOOD, "--json-schema", "subject string"], "--json-into body keeps the fields apart"),
-    ([*GOOD, "--json-schema", "a int, A long"], "'A' is there twice"),
-    ([*GOOD, "--json-into", "x"], "--json-into: needs --json-schema or --json-infer"),
-    ([*GOOD, "--unique", "id"], "--unique: needs --watermark"),
-    ([*GOOD, "--watermark", "10m"], "write a column and a time, such as 'timestamp 10m'"),
+    ([*GOOD, "--json-schema", "a int, A long"], "'A' is given twice"),
+    ([*GOOD, "--json-into", "x"], "--json-into needs --json-schema or --json-infer"),
+    ([*GOOD, "--unique", "id"], "--unique needs --watermark"),
+    ([*GOOD, "--watermark", "10m"], "use a column and a duration: 'timestamp 10m'"),
     ([*GOOD, "--watermark", "timestamp 10x"], "is not a duration"),
-    ([*GOOD, "--output-mode", "some"], "'some' is none of append, update, complete"),
-    ([*GOOD, "--to", "csv:x", "--output-mode", "update"], "csv:x needs append"),
-    ([*GOOD, "--to", "jetstream:O:o", "--output-mode", "complete"], "use update"),
-    ([*GOOD, "--partition-by", "a"], "--partition-by: is for parquet, csv, json and table"),
-    ([*GOOD, "--max-per-batch", "0"], "0 must be 1 or more"),
-    ([*GOOD, "--master", "here"], "'here' is no master of Spark"),
-    ([*GOOD, "--conf", "a"], "'a' is not a pair; write spark.KEY=VALUE"),
-    ([*GOOD, "--conf", "a=b"], "'a' is no setting of Spark"),
-    ([*GOOD, "--name", "a/b"], "'a/b' must be of letters"),
+    ([*GOOD, "--output-mode", "some"], "invalid --output-mode 'some'; use append, update or complete"),
+    (
+        [*GOOD, "--to", "csv:x", "--output-mode", "update"],
+        "files do not support output mode 'update'; csv:x needs append",
+    ),
+    (
+        [*GOOD, "--to", "jetstream:O:o", "--output-mode", "complete"],
+        "streams do not support output mode 'complete'",
+    ),
+    ([*GOOD, "--partition-by", "a"], "--partition-by needs a parquet, csv, json or table sink"),
+    ([*GOOD, "--max-per-batch", "0"], "invalid --max-per-batch 0; it must be greater than zero"),
+    ([*GOOD, "--master", "here"], "invalid --master 'here': not a Spark master URL"),
+    ([*GOOD, "--conf", "a"], "invalid --conf 'a'; use spark.KEY=VALUE"),
+    ([*GOOD, "--conf", "a=b"], "invalid --conf 'a': Spark settings begin with"),
+    ([*GOOD, "--name", "a/b"], "invalid --name 'a/b'; use up to 60 letters"),
     ([*GOOD, "--checkpoint", "/etc/hostname"], "/etc/hostname is a file"),
     ([*GOOD, "--restart-from", "soon"], "invalid --restart-from 'soon'; use committed"),
     ([*GOOD, "--restart-from", "1", "--new-checkpoint"], "leave out --new-checkpoint"),
-    (["--json", "run", "x.toml"], "options come behind 'run FILE'"),
+    (["--json", "run", "x.toml"], "put options after 'run FILE'"),
     (["run"], "Missing argument 'FILE'"),
 ]
 
@@ -96,16 +108,20 @@ def test_wrong_use_is_found_without_spark_and_server(tmp_path: Path, words: list
 
 
 FILES = [
-    ("from = ", 2, "not TOML"),
-    ('from = "S"\nsink = "console"', 2, "'sink' is not known"),
+    ("from = ", 2, "is not valid TOML"),
+    ('from = "S"\nsink = "console"', 2, "unknown key 'sink'"),
     ('form = "S"', 2, "did you mean 'from'?"),
     ("from = 3", 2, "'from' must be text or a list of texts, not 3"),
     ('json_infer = "yes"', 2, "'json_infer' must be true or false"),
     ('conf = "x"', 2, "'conf' must be a table"),
     ("sql = 1", 2, "'sql' must be text"),
-    ("new_checkpoint = true", 2, "'new_checkpoint' is not known"),
-    ('from = "S"\nsql = "SELECT 1 FROM input"', 2, "--to: where should the rows go?"),
-    ('from = "S"\nsql = "SELECT 1 FROM input"\nto = "console"\ntrigger = "x"', 2, "--trigger: 'x' is none"),
+    ("new_checkpoint = true", 2, "unknown key 'new_checkpoint'"),
+    ('from = "S"\nsql = "SELECT 1 FROM input"', 2, "missing --to"),
+    (
+        'from = "S"\nsql = "SELECT 1 FROM input"\nto = "console"\ntrigger = "x"',
+        2,
+        "invalid --trigger 'x'; use 5s",
+    ),
 ]
 
 
@@ -289,16 +305,37 @@ def test_errors_of_spark_in_a_line(text: str, shown: str) -> None:
 
 
 def test_credentials_in_urls_go_where_spark_hides_them() -> None:
-    assert split_credentials(["nats://u:p%40x@a:1", "u:p%40x@b"]) == {
-        "servers": "nats://a:1,b",
-        "user": "u",
-        "password": "p@x",
-    }
-    assert split_credentials(["tls://secret@a"]) == {"servers": "tls://a", "token": "secret"}
-    assert split_credentials(["a:1"]) == {"servers": "a:1"}
-    with pytest.raises(CommandFailed, match="different credentials") as caught:
-        split_credentials(["u:p@a", "v:q@b"])
+    found = connection_arguments(Settings(server="nats://u:p%40x@a:1, u:p%40x@b", no_context=True))
+    assert (found["servers"], found["user"], found["password"]) == ("nats://a:1,b", "u", "p@x")
+    with pytest.raises(CommandFailed, match="--server: the URLs have different credentials") as caught:
+        connection_arguments(Settings(server="u:p@a,v:q@b", no_context=True))
     assert "p@" not in str(caught.value)
+
+
+def test_settings_become_options_of_the_same_meaning() -> None:
+    given = Settings(
+        server="a:1",
+        user="u",
+        password=Secret("p"),
+        tlsca="/ca.pem",
+        tlsfirst=True,
+        inbox_prefix="_I",
+        js_domain="hub",
+        timeout=3,
+        no_context=True,
+    )
+    assert option_strings(connection_arguments(given), ()) == {
+        "servers": "a:1",
+        "user": "u",
+        "password": "p",
+        "tlsCa": "/ca.pem",
+        "tlsFirst": "true",
+        "inboxPrefix": "_I",
+        "domain": "hub",
+        "connectionName": "jetspark-cli",
+        "connectTimeout": "3 seconds",
+        "requestTimeout": "10 seconds",
+    }
 
 
 def test_build_raises_usage_errors_and_no_others() -> None:

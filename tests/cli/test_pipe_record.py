@@ -53,7 +53,7 @@ EDITS: list[tuple[str, dict[str, Any], tuple[str, ...], tuple[str, ...], str]] =
     ),
     ("a pattern with it", {"streams": ("A*",)}, NONE, ALL, "--from"),
     ("another stream", {"streams": ("B",), "created": {"B": "x"}}, ALL, ALL, "--from: A is no longer read"),
-    ("made again", {"created": {"A": "2026-02-02"}}, ALL, ALL, "stream A is not the one that was read"),
+    ("made again", {"created": {"A": "2026-02-02"}}, ALL, ALL, "stream A was deleted and created again"),
     ("other folders", {"partition_by": ("id",)}, ALL, ALL, "--partition-by: the folders are by no column"),
     (
         "a column more",

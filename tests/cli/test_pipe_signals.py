@@ -110,7 +110,7 @@ def test_sigterm_ends_it_in_order(
         assert "rror" not in one.text
         assert "4 rows read, 4 written in" in one.text
         if to != "service":
-            assert "stopping: the micro-batch that runs is finished first" in one.text
+            assert "stopping after the current micro-batch" in one.text
         deadline = time.monotonic() + LIMIT
         while not gone(all_of_it):
             assert time.monotonic() < deadline, "a process stays"
@@ -140,7 +140,7 @@ def test_a_jvm_that_dies_by_itself_is_an_error(env: dict[str, str], orders: str,
                 if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
                     os.kill(pid, signal.SIGKILL)
         assert one.process.wait(LIMIT) == 1
-        assert "error: Spark's JVM has ended by itself\nits log: " in one.text
+        assert "error: Spark's JVM ended unexpectedly\nits log: " in one.text
         assert "Traceback" not in one.text
 
 

@@ -81,7 +81,7 @@ CASES = {
     ),
     "server": Case("server --port 0", ("nats://127.0.0.1:",), (("nats://", CTRL_C),)),
     "rtt": Case("rtt 2", ("on average of 2",)),
-    "demo": Case("demo --out FILE", ("is a file; name a folder",), code=2, colour=True),
+    "demo": Case("demo --out FILE", ("is a file; give a folder",), code=2, colour=True),
     "stream ls": Case("stream ls --subject S.eu", ("S", "3"), terminal=("╭", "╰"), colour=True),
     "stream info": Case("stream info S", ("Subjects: S.>", "Messages: 3"), colour=True),
     "stream subjects": Case("stream subjects S", ("S.eu", "3"), terminal=("╭",), colour=True),

@@ -112,7 +112,7 @@ def test_a_taken_port_is_told_with_the_remedy(start: type[Running], home: dict[s
     port = start("--port", "0").servers[0]["url"].rpartition(":")[2]  # type: ignore[arg-type]
     ran = inside(home, "server", "--port", port)
     assert ran.code == 1
-    assert ran.err == f"error: port {port} is taken; --port 0 takes a free one, or leave --port out\n"
+    assert ran.err == f"error: port {port} is in use; leave out --port, or use --port 0 for a free one\n"
 
 
 def test_a_configuration_the_server_refuses_is_told_in_its_own_words(
@@ -148,7 +148,7 @@ def test_a_server_that_dies_ends_the_command(start: type[Running]) -> None:
     os.kill(one.servers[0]["pid"], signal.SIGKILL)
     _, err = one.process.communicate(timeout=30)
     assert one.process.returncode == 1
-    assert "server 'jetspark' ended by itself" in err
+    assert "server 'jetspark' ended unexpectedly" in err
 
 
 def test_a_cluster_of_three(home: dict[str, str], start: type[Running], tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_copy_and_restore_are_each_other_s_inverse(cli: Run, tmp_path: Path, kin
         assert old.get("headers", {}) == {k: v for k, v in new["headers"].items() if k not in own}
     assert cli("stream", "info", name, "--json").json["config"]["description"] == "kept"
     again = cli("stream", "restore", str(file))
-    assert "701 were there already" in again.err
+    assert "701 were already there" in again.err
     assert cli("stream", "info", name, "--json").json["state"]["messages"] == 701
 
 
@@ -209,7 +209,7 @@ def test_copy_in_part_to_stdout_and_restore_from_stdin_elsewhere(cli: Run, strea
     [
         ("", "no stream in line 1"),
         ('{"a": 1}\n', "no stream in line 1"),
-        ('{"jetspark_export": 99}\n', "of version 99"),
+        ('{"jetspark_export": 99}\n', "has version 99"),
         (
             '{"jetspark_export": 1, "config": {"name": "HURT_X", "subjects": ["hurt.x"]}}\n{"seq": 1}\n',
             "line 2",
@@ -296,7 +296,7 @@ def test_a_restore_into_a_purged_stream_stores_nothing_and_says_so(
     there = cli("stream", "restore", str(file), "--stream", stream)
     assert there.code == 0
     assert "restored 0 of 3 messages" in there.err
-    assert "3 were there already" in there.err
+    assert "3 were already there" in there.err
     cli("stream", "purge", stream, "--force")
     refused = cli("stream", "restore", str(file), "--stream", stream, "--json")
     assert refused.code == 1

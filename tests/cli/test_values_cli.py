@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from jetspark.cli import values
 from jetspark.cli.errors import UsageError
 from jetspark.cli.output import bytes_text, limit_text, seconds_text, short_number
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("5", 5.0),
-        ("0.5", 0.5),
-        ("250ms", 0.25),
-        ("10us", 1e-5),
-        ("1h30m", 5400.0),
-        ("1d 2h", 93_600.0),
-        ("2w", 1_209_600.0),
-        ("1.5s", 1.5),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert values.duration("--x", text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "s", "5 apples", "1h-2m", "-5s", "h1", "1.s"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a duration"):
-        values.duration("--x", text)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +29,6 @@ def test_sizes(text: str, size: int) -> None:
 def test_no_sizes(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         values.size("--x", text)
-
-
-def test_times() -> None:
-    assert values.moment("--x", "2026-01-31T12:00:00Z", past=True) == datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert values.moment("--x", "2026-01-31T12:00:00+02:00", past=True).hour == 10
-    assert values.moment("--x", "2026-01-31", past=True) == datetime(2026, 1, 31).astimezone(UTC)
-    ago = datetime.now(UTC) - values.moment("--x", "1h", past=True)
-    assert timedelta(minutes=59) < ago < timedelta(minutes=61)
-    assert values.moment("--x", "1h", past=False) > datetime.now(UTC)
-    for text in ("noon", "99999999y"):
-        with pytest.raises(UsageError, match="is not a time"):
-            values.moment("--x", text, past=True)
 
 
 def test_headers_may_repeat_and_hold_colons() -> None:

@@ -81,11 +81,11 @@ def test_a_stream_that_is_gone_or_another_when_the_task_runs(box: Box) -> None:
     name = box.make(messages=10)
     wanted = Range(name, 3, 9, created(box, name))
     box.js.delete_stream(name)
-    with pytest.raises(DataLossError, match="does not exist any more; it was read up to sequence 2"):
+    with pytest.raises(DataLossError, match="no longer exists; it was read up to sequence 2"):
         task(box, wanted)
     assert task(box, wanted, fail=False) == []
     box.make(name, messages=10)
-    with pytest.raises(DataLossError, match="was deleted and made again"):
+    with pytest.raises(DataLossError, match="was deleted and created again"):
         task(box, wanted)
     assert task(box, wanted, fail=False) == []
 
@@ -159,7 +159,7 @@ def test_a_stream_that_vanishes_under_a_query(
     box.js.delete_stream(gone)
     box.fill(stays, 1)
     fresh = reader(f"{gone},{stays}")
-    with pytest.raises(DataLossError, match=f"stream '{gone}': the stream does not exist any more"):
+    with pytest.raises(DataLossError, match=f"stream '{gone}': the stream no longer exists"):
         fresh.latestOffset(end, ReadAllAvailable())
     lenient = reader(f"{gone},{stays}", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
@@ -167,7 +167,7 @@ def test_a_stream_that_vanishes_under_a_query(
         assert lenient.latestOffset(following, ReadAllAvailable()) == following
     assert [one.ranges[0].stream for one in lenient.partitions(end, following)] == [stays]
     # Said once, not at every look.
-    assert sum("does not exist any more" in record.message for record in caplog.records) == 1
+    assert sum("no longer exists" in record.message for record in caplog.records) == 1
 
 
 def test_a_stream_that_was_purged_to_its_end_is_settled_at_once(

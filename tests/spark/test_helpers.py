@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 import pytest
 
 from jetspark import Secret, StreamConfig, blocking
+from jetspark._times import parse_duration
 from jetspark.errors import InvalidArgument
 from jetspark.spark import decode_json, read, read_stream, route, write, write_stream
 from jetspark.spark.helpers import (
@@ -18,7 +19,7 @@ from jetspark.spark.helpers import (
     argument_name,
     option_strings,
 )
-from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, parse_duration
+from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from support.helpers import LIMIT, unique
 
 if TYPE_CHECKING:
@@ -162,9 +163,9 @@ def test_a_struct_type_works_as_well_and_fail_means_fail(spark: SparkSession) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"column": "body"}, "is none of the columns data, n"),
-        ({"into": "N"}, "is a column already"),
-        ({"corrupt_column": "n"}, "is a column already"),
+        ({"column": "body"}, "is not one of the columns data, n"),
+        ({"into": "N"}, "already exists"),
+        ({"corrupt_column": "n"}, "already exists"),
         ({"on_error": "ignore"}, "'null' or 'fail'"),
         ({"on_error": "fail", "corrupt_column": "bad"}, "stays empty"),
         ({"schema": "n long"}, "into='value'"),
@@ -217,9 +218,9 @@ def test_by_default_an_unsafe_value_fails_and_is_named(spark: SparkSession) -> N
         ("orders..{id}", "empty tokens"),
         ("orders.>", "wildcard"),
         ("or ders.{id}", "space"),
-        ("orders.{}", "name of a column"),
-        ("orders.{id!r}", "name of a column"),
-        ("orders.{id:04}", "name of a column"),
+        ("orders.{}", "column name"),
+        ("orders.{id!r}", "column name"),
+        ("orders.{id:04}", "column name"),
         ("orders.{id", "twice"),
         ("", "empty"),
     ],

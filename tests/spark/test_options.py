@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark.spark.options import Moment, OptionError, parse_duration, parse_moment
-from jetspark.spark.source.options import Position, check_batch, check_stream, parse_source
+from jetspark.spark import data_source
+from jetspark.spark.options import (
+    CONNECTION_OPTIONS,
+    ConnectionOptions,
+    OptionError,
+    option_of,
+    split_credentials,
+)
+from jetspark.spark.sink import options as sink_options
+from jetspark.spark.source.options import Position, SourceOptions, check_batch, check_stream, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,49 +26,12 @@ GOOD = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("10 minutes", 600.0),
-        ("1 minute", 60.0),
-        ("5m", 300.0),
-        ("5 mins", 300.0),
-        ("250ms", 0.25),
-        ("3 milliseconds", 0.003),
-        ("1.5h", 5400.0),
-        ("2 days", 172_800.0),
-        ("1 week", 604_800.0),
-        ("30 s", 30.0),
-        ("10", None),
-        ("minutes", None),
-        ("10 parsecs", None),
-    ],
-)
-def test_durations(text: str, seconds: float | None) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("2026-01-31T12:00:00Z", Moment(at=datetime(2026, 1, 31, 12, tzinfo=UTC))),
-        ("2026-01-31", Moment(at=datetime(2026, 1, 31, tzinfo=UTC))),
-        ("-10 minutes", Moment(seconds_ago=600.0)),
-        ("now", Moment(seconds_ago=0.0)),
-        ("yesterday", None),
-        ("-soon", None),
-    ],
-)
-def test_moments(text: str, moment: Moment | None) -> None:
-    assert parse_moment(text) == moment
-
-
-@pytest.mark.parametrize(
     ("options", "named", "words"),
     [
         ({"strem": "X"}, "strem", "did you mean 'stream'?"),
         ({"startingOffsets": "earliest"}, "startingoffsets", "did you mean 'startingPosition'?"),
         ({"maxOffsetsPerTrigger": "5"}, "maxoffsetspertrigger", "did you mean 'maxMessagesPerTrigger'?"),
-        ({"zzz": "1"}, "zzz", "known are"),
+        ({"zzz": "1"}, "zzz", "the options are"),
         ({"path": "/x"}, "path", "take no path"),
         ({"stream": "a.b"}, "stream", "'a.b'"),
         ({"stream": "A,,B"}, "stream", "empty entry"),
@@ -84,7 +55,7 @@ def test_moments(text: str, moment: Moment | None) -> None:
         (
             {"stream": "A,B", "startingSequence": '{"A": 3}'},
             "startingSequence",
-            "says nothing about stream 'B'",
+            "has no position for stream 'B'",
         ),
         ({"startingSequence": '{"ORDERS": '}, "startingSequence", "not valid JSON"),
         ({"endingPosition": "earliest"}, "endingPosition", "must be one of latest"),
@@ -93,11 +64,15 @@ def test_moments(text: str, moment: Moment | None) -> None:
         ({"minPartitions": "0"}, "minPartitions", "1 or more"),
         ({"minPartitions": "many"}, "minPartitions", "whole number"),
         ({"maxTriggerDelay": "15m"}, "maxTriggerDelay", "minMessagesPerTrigger"),
-        ({"minMessagesPerTrigger": "1", "maxTriggerDelay": "15"}, "maxTriggerDelay", "with a unit"),
-        ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "5"}, "minMessagesPerTrigger", "above"),
+        ({"minMessagesPerTrigger": "1", "maxTriggerDelay": "0s"}, "maxTriggerDelay", "greater than zero"),
+        (
+            {"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "5"},
+            "minMessagesPerTrigger",
+            "greater than",
+        ),
         ({"durable": "a b"}, "durable", "'a b'"),
         ({"servers": ""}, "servers", "is empty"),
-        ({"servers": "nats://u:p@h:1"}, "servers", "holds credentials"),
+        ({"servers": "nats://u:p@h:1"}, "servers", "contains credentials"),
         ({"servers": "http://x"}, "servers", "http"),
         ({"user": "u"}, "password", "is missing"),
         ({"password": "p"}, "user", "is missing"),
@@ -159,6 +134,59 @@ def test_values_arrive() -> None:
     assert "hush" not in repr(options)
     assert pickle.loads(pickle.dumps(options)) == options
     assert hash(options.connection) == hash(pickle.loads(pickle.dumps(options.connection)))
+
+
+def test_every_connection_option_is_an_argument_of_connect() -> None:
+    """Or one of ``jetstream()``: domain and apiPrefix."""
+    assert {option_of(field.name) for field in fields(ConnectionOptions)} == set(CONNECTION_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("servers", "found"),
+    [
+        (["nats://u:p%40x@a:1", "u:p%40x@b"], {"servers": "nats://a:1,b", "user": "u", "password": "p@x"}),
+        (["nats://u:p@x@a:1"], {"servers": "nats://a:1", "user": "u", "password": "p@x"}),
+        (["tls://secret@a"], {"servers": "tls://a", "token": "secret"}),
+        (["wss://t@a/path?x=b@c"], {"servers": "wss://a/path?x=b@c", "token": "t"}),
+        (["a:1", "ws://b/x@y"], {"servers": "a:1,ws://b/x@y"}),
+    ],
+)
+def test_credentials_are_taken_out_of_urls(servers: list[str], found: dict[str, str]) -> None:
+    assert split_credentials(servers) == found
+
+
+def test_urls_with_different_credentials_are_refused_and_not_shown() -> None:
+    with pytest.raises(OptionError, match="different credentials") as caught:
+        split_credentials(["u:hush@a", "v:hush@b"])
+    assert "hush" not in str(caught.value)
+
+
+def test_options_are_parsed_once_for_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+
+    def count(options: Any) -> SourceOptions:
+        parsed.append(options)
+        return parse_source(options)
+
+    monkeypatch.setattr(data_source, "parse_source", count)
+    made = data_source.DefaultSource(dict(GOOD))
+    made = pickle.loads(pickle.dumps(made))
+    schema = made.schema()
+    made.reader(schema)
+    made.streamReader(schema)
+    assert len(parsed) == 1
+
+
+def test_a_write_parses_its_connection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"servers": GOOD["servers"], "subject": "s", "batchId": "1"}
+    made = data_source.DefaultSource(given)
+
+    def refuse(options: object) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(sink_options, "parse_connection", refuse)
+    found = sink_options.parse_sink(given, streaming=False, connection=made._connection)
+    assert found.connection is made._connection
 
 
 def test_files_of_credentials_are_checked(tmp_path: Path) -> None:

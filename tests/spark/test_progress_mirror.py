@@ -75,7 +75,7 @@ def test_work_queues_are_released_only_after_the_commit(box: Box) -> None:
 def test_what_cannot_be_released_or_mirrored_is_an_error(box: Box) -> None:
     name = box.make(messages=1)
     query = box.start(name, Batches(), startingPosition="earliest", releaseWorkQueue="true")
-    with pytest.raises(StreamingQueryException, match="is no work queue"):
+    with pytest.raises(StreamingQueryException, match="is not a work queue"):
         query.awaitTermination(LIMIT)
     box.js.get_stream(name).create_consumer(ConsumerConfig(durable_name="blind", ack_policy=AckPolicy.NONE))
     query = box.start(name, Batches(), checkpoint="second", durable="blind")

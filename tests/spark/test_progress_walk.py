@@ -139,7 +139,7 @@ def test_other_subjects_than_the_checkpoint_has_release_nothing(
 ) -> None:
     name = make(8, retention=RetentionPolicy.WORK_QUEUE)
     changed = mirror(js, server, name, releaseWorkQueue="true", subjects=f"{name}.other")
-    with pytest.raises(OptionError, match="would delete messages that were not read"):
+    with pytest.raises(OptionError, match="would delete unread messages"):
         changed.follow(at(js, name, 6))
     assert js.get_stream(name).cached_info.state.messages == 8
 
@@ -210,6 +210,6 @@ def test_one_that_is_ahead_stays_and_says_so(
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         shown.begin(at(js, name, 3))
         shown.follow(at(js, name, 4))
-    assert caplog.text.count("stands at sequence 8 already, beyond 2") == 1
+    assert caplog.text.count("is already at sequence 8, beyond 2") == 1
     assert caplog.text.count("already") == 1
     assert info(js, name).num_pending == 2

@@ -160,7 +160,7 @@ def test_limits_that_run_into_the_first_read(world: World, caplog: pytest.LogCap
     world.fill(10)
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         assert read(reader, partitions) == list(range(11, 101))
-    assert "not taken for data loss" in caplog.text
+    assert "not treated as data loss" in caplog.text
     assert "messages 1 to 10 (10 sequences)" in caplog.text
     # But what is pushed out of the second piece was there when the read was planned.
     world.fill(30)
@@ -427,7 +427,7 @@ def test_single_deletes_at_the_head(world: World, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "jetspark.spark"):
         assert read(reader, partitions) == list(range(3, 11))
     # One when the read is planned, one when it runs.
-    assert [record.message.count("not taken for data loss") for record in caplog.records] == [1, 1]
+    assert [record.message.count("not treated as data loss") for record in caplog.records] == [1, 1]
     source = world.source(startingPosition="earliest")
     end, _ = to_the_end(source)
     world.fill(3)
@@ -485,7 +485,7 @@ def test_a_stream_deleted_while_it_is_read(world: World, retention: RetentionPol
                 world.make(many + 10, **config)
 
     strict = world.batch(**SMALL)
-    with pytest.raises(DataLossError, match="made again" if again else "does not exist any more"):
+    with pytest.raises(DataLossError, match="made again" if again else "no longer exists"):
         read(strict, strict.partitions(), delete)
     if again:
         world.js.delete_stream(world.name)

@@ -72,7 +72,7 @@ def test_a_recreated_stream_is_not_taken_for_the_old_one(box: Box) -> None:
     box.js.delete_stream(name)
     box.make(name, messages=9)
     text = failure(box, name)
-    assert "was deleted and made again" in text
+    assert "was deleted and created again" in text
     assert "failOnDataLoss=false to read the new stream from its beginning" in text
     box.drain(name, rows, failOnDataLoss="false")
     assert rows.rows == [1, 2, 3, 4, 5, *range(1, 10)]

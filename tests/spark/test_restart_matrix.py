@@ -91,7 +91,7 @@ def test_a_planned_range_of_a_stream_that_was_recreated(box: Box) -> None:
     box.js.delete_stream(name)
     box.make(name, messages=6)
     query = box.start(name, rows, trigger={"availableNow": True})
-    with pytest.raises(StreamingQueryException, match="was deleted and made again"):
+    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
         query.awaitTermination(LIMIT)
     assert rows.by_id == {0: [1, 2, 3]}
     # Nothing of the old batch can be read any more; the new stream is read from its beginning, not from 4.

@@ -198,7 +198,7 @@ def test_a_subject_that_no_stream_stores_is_named_with_the_remedy(
 
 def test_columns_options_and_modes_are_checked_before_anything_runs(spark: SparkSession, out: Out) -> None:
     df = spark.range(1).selectExpr(f"'{out.prefix}.x' AS subject", "'x' AS data", "id")
-    assert "column 'id': is none of subject, data" in failure(df, out)
+    assert "column 'id': is not one of subject, data" in failure(df, out)
     good = df.drop("id")
     assert "did you mean 'ackTimeout'" in failure(good, out, ackTimeuot="1s")
     assert "is for reading" in failure(good, out, failOnDataLoss="true")
@@ -212,7 +212,7 @@ def test_columns_options_and_modes_are_checked_before_anything_runs(spark: Spark
 
 def test_a_missing_stream_is_named(spark: SparkSession, server: Server, out: Out) -> None:
     df = spark.sql(f"SELECT '{out.prefix}.x' AS subject, 'x' AS data")
-    assert "UnfitStream: there is no stream 'NOBODY'" in failure(df, out, stream="NOBODY")
+    assert "UnfitStream: stream 'NOBODY' does not exist" in failure(df, out, stream="NOBODY")
 
 
 # What the start looks at, without Spark in the way.

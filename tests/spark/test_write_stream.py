@@ -211,7 +211,7 @@ def test_commit_and_abort_tell_the_counts(
         writer.commit([done, done], 7)
         writer.abort([done, None], 8)
     assert "micro-batch 7 written: 20 rows, 14 stored, 4 duplicates, 2 dead letters" in caplog.text
-    assert "micro-batch 8 failed; stored all the same: 10 rows, 7 stored" in caplog.text
+    assert "micro-batch 8 failed; already stored: 10 rows, 7 stored" in caplog.text
     assert "(1 of 2 tasks)" in caplog.text
     js.delete_stream(name)
 

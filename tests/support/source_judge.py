@@ -119,11 +119,11 @@ class Listener(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.heard: list[tuple[DataLossError, bool]] = []
-        """What was told, and whether as a mere doubt: "not taken for data loss, because ..."."""
+        """What was told, and whether as a mere doubt: "not treated as data loss: ..."."""
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        doubt = str(record.msg).startswith("not taken for data loss")
+        doubt = str(record.msg).startswith("not treated as data loss")
         self.heard += [(one, doubt) for one in arguments if isinstance(one, DataLossError)]
 
     def take(self) -> list[tuple[DataLossError, bool]]:

@@ -29,8 +29,8 @@ _NO_WORKER = "Python worker failed to connect back"
 """Spark gives a new Python process ten seconds, which a busy machine may need. To the query it is a crash."""
 _TOLD = re.compile(r"DataLossError: stream '([^']+)': ([^\n]*)")
 _KINDS = {
-    "does not exist any more": "vanished",
-    "deleted and made again": "recreated",
+    "no longer exists": "vanished",
+    "deleted and created again": "recreated",
     "the stream ends at": "rewound",
 }
 

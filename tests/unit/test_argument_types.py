@@ -76,7 +76,7 @@ def test_good_options_of_a_publish() -> None:
     assert headers == Headers([("A", "b"), ("Nats-Msg-Id", "1"), ("Nats-Expected-Last-Sequence", "5")])
 
 
-@pytest.mark.parametrize("text", ["soon", "5 s", "1x", "-1s", "1h30", "NEVER"])
+@pytest.mark.parametrize("text", ["soon", "1x", "-1s", "1h30", "NEVER"])
 def test_no_ttl(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"ttl=.*'1h30m', or 'never'"):
         ttl_text(text)

@@ -13,6 +13,7 @@ import pytest
 
 import jetspark
 
+SRC = Path(__file__).parents[2] / "src"
 MODULES = ("jetspark", "jetspark.connection", "jetspark.errors", "jetspark.spark")
 
 

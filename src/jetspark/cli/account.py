@@ -1,4 +1,4 @@
-"""``jetspark account`` and ``jetspark rtt``: who we are there, and how far away it is."""
+"""``jetspark account`` and ``jetspark rtt``: the account in use, and the round-trip time to the server."""
 
 import statistics
 from typing import Annotated, Any

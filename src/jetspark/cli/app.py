@@ -17,8 +17,8 @@ from jetspark.cli.errors import UsageError, describe, exit_code
 from jetspark.cli.settings import Settings
 from jetspark.cli.tree import Branch, Branches, Group, branches, quick
 
-# Every command, its module in this package and what help says of it, in the order of the help; a module is
-# loaded when its command is called. The texts are those of the commands themselves, which a test compares.
+# Every command with its module in this package and its help text, in the order of the help. A module is
+# loaded when its command is called. A test compares the texts with those of the commands.
 COMMANDS = {
     "pub": ("messages", "Publish messages."),
     "sub": (
@@ -26,7 +26,7 @@ COMMANDS = {
         "Print messages of subjects until Ctrl-C; of core NATS, or with --stream of a stream, without acks.",
     ),
     "req": ("messages", "Send a request and print the answers. --timeout says how long to wait."),
-    "reply": ("messages", "Answer requests until Ctrl-C, with a fixed text or with what was asked."),
+    "reply": ("messages", "Answer requests until Ctrl-C, with a fixed text or with the request itself."),
     "top": (
         "top.command",
         "Watch streams and consumers: rates, lag, ack pending, redelivered, waiting pulls.",
@@ -44,7 +44,7 @@ COMMANDS = {
     "context": ("context", "Contexts: named connection settings, shared with the nats tool."),
     "pipe": ("pipe.command", "Run a Spark streaming query over streams: read, transform with SQL, write."),
 }
-# Short and long forms of the same, which no help lists.
+# Short and long forms of a name; the help does not list them.
 ALIASES = {
     "publish": "pub",
     "subscribe": "sub",
@@ -55,7 +55,7 @@ ALIASES = {
     "ctx": "context",
 }
 
-# Options of the root command that may stand anywhere, as in the nats tool; True: it takes a value. No
+# Options of the root command that may appear anywhere, as in the nats tool. True: it takes a value. No
 # command may use these names for something else.
 _SHARED = {
     "--server": True,
@@ -109,7 +109,7 @@ class Root(Group):
 
 
 _PANEL = (
-    "Connection options may stand anywhere on the line. Each setting is taken from its flag, else from its "
+    "Connection options may appear anywhere on the line. Each setting is taken from its flag, else from its "
     "environment variable, else from the context (--context, NATS_CONTEXT, or the selected one). When "
     "nothing names a server, it is the one that 'jetspark server' runs on this machine."
 )
@@ -185,7 +185,7 @@ def root(
 ) -> None:
     seconds = values.duration("--timeout", timeout)
     if seconds <= 0:
-        raise UsageError(f"--timeout: {timeout!r} is no time at all; write 5s")
+        raise UsageError(f"invalid --timeout {timeout!r}; it must be greater than zero")
     settings.use(
         Settings(
             server=server or None,
@@ -232,7 +232,7 @@ def run(args: Sequence[str] | None = None) -> int:
     settings.use(Settings(debug="--debug" in words))
     for target in (sys.stdout, sys.stderr):
         if isinstance(target, io.TextIOWrapper):
-            # Names and headers of others may hold what no encoding can: shown as escapes, no reason to fail.
+            # Names and headers from others may not be encodable: show escapes instead of failing.
             target.reconfigure(errors="backslashreplace")
     try:
         result = tree().main(words, prog_name="jetspark", standalone_mode=False)
@@ -240,7 +240,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does. Nothing may be flushed into it at exit.
+        # The reader of our output has gone, as `head` does. Nothing may be flushed into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except typer.Abort:

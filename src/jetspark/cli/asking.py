@@ -1,4 +1,4 @@
-"""Questions to whoever sits at the terminal. The connection goes on meanwhile: a person may take an hour."""
+"""Questions to the user at the terminal. The connection stays alive meanwhile: an answer may take an hour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jetspark.cli.output import is_terminal
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer."""
+    """Whether a user can answer."""
     return sys.stdin.isatty() and is_terminal(stderr=True)
 
 
@@ -25,7 +25,7 @@ async def ask(question: str) -> str:
         if not answered.done():
             answered.set_result(None)
 
-    # Not a thread that reads: nothing could end it when Ctrl-C comes first.
+    # No thread reads stdin: Ctrl-C could not end it.
     loop.add_reader(sys.stdin.fileno(), ready)
     try:
         await answered
@@ -35,10 +35,10 @@ async def ask(question: str) -> str:
 
 
 async def confirm(question: str, *, force: bool) -> None:
-    """Ask before something is lost. Where nobody can answer, --force is the answer."""
+    """Ask before something is lost. Without a terminal --force is needed."""
     if force:
         return
     if not can_ask():
-        raise UsageError(f"{question} Nobody can answer here: add --force")
+        raise UsageError(f"{question} stdin is not a terminal; use --force")
     if await ask(f"{question} [y/N] ") not in ("y", "yes"):
         raise CommandFailed("not confirmed; nothing was changed")

@@ -115,9 +115,10 @@ def _fields(context: NatsContext) -> dict[str, Any]:
     def path(text: str | None) -> str | None:
         if text is None:
             return None
-        from jetspark.connection.auth import show_path  # late: it loads what signs, for one command
+        # Imported late: it loads the signing library, which only this command needs.
+        from jetspark.connection.auth import show_path
 
-        # Where a path belongs there may be the secret itself.
+        # The value may be the secret itself instead of a path.
         return text if show_path(text) == repr(text) else "***"
 
     # Without a password the user is a token.

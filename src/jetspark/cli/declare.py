@@ -34,7 +34,7 @@ def number_option(flag: str, help: str) -> Any:
 
 
 def flag_option(name: str, help: str) -> Any:
-    """An option that is on, off, or not said."""
+    """An option that is on, off, or not given."""
     return Annotated[bool | None, typer.Option(f"--{name}/--no-{name}", help=help, show_default=False)]
 
 
@@ -84,6 +84,6 @@ def _extend(function: Callable[..., Any], options: Mapping[str, Any]) -> Callabl
     parameters.sort(key=lambda one: one.kind)
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
-    # inspect.signature would look behind the wrapper.
+    # inspect.signature would follow it to the wrapped function.
     del called.__wrapped__
     return called

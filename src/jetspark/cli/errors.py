@@ -1,4 +1,4 @@
-"""What the commands raise themselves, and how any error is told: one or two lines with the remedy."""
+"""Errors of the commands, and how any error is shown: one or two lines with the remedy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class UsageError(JetsparkError):
 
 
 class CommandFailed(JetsparkError):
-    """The command was right and could not be done: exit code 1."""
+    """The command line is right, but the command failed: exit code 1."""
 
 
 def exit_code(error: BaseException) -> int:
-    """2 when the user has to write something else, 1 when the world has to change."""
+    """2 when the command line is wrong, else 1."""
     return 2 if isinstance(error, UsageError | InvalidArgument) else 1
 
 
@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    # ServerStartError carries the log; its reason and the log's own complaint say all that fits here.
+    # ServerStartError carries the log; its reason and the log's last error fit into two lines.
     reason, log = getattr(error, "reason", None), getattr(error, "log", None)
     if isinstance(reason, str) and isinstance(log, str):
         complaints = [line for line in log.splitlines() if "[FTL]" in line or "[ERR]" in line]

@@ -1,6 +1,6 @@
 """Where the servers of ``jetspark server`` are noted, so that other commands find them.
 
-One file a server, ``$XDG_STATE_HOME/jetspark/servers/<pid>.json`` (``~/.local/state`` when unset), written
+One file per server, ``$XDG_STATE_HOME/jetspark/servers/<pid>.json`` (``~/.local/state`` when unset), written
 when it is ready and removed when it ends. A file whose process is gone is left over from a kill -9 and is
 ignored and removed by the next reader.
 """

@@ -56,7 +56,9 @@ def register(app: typer.Typer) -> None:
 
 
 def pub(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to.", show_default=False)],
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Subject to publish to.", show_default=False)
+    ],
     body: Body = None,
     file: Annotated[
         list[Path] | None,
@@ -68,9 +70,9 @@ def pub(
     ] = "eof",
     header: HeaderOption = None,
     reply: Annotated[str | None, typer.Option("--reply", metavar="SUBJECT", help="Reply subject.")] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", help="Send it so often.", min=1)] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many times to send it.", min=1)] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="At most so many a second.", min=0.001)
+        float | None, typer.Option("--rate", metavar="N", help="Most messages per second.", min=0.001)
     ] = None,
     sleep: Annotated[
         str | None, typer.Option("--sleep", metavar="DURATION", help="Pause between messages.")
@@ -96,7 +98,7 @@ def pub(
     if sleep is not None and rate is not None:
         raise UsageError("give --rate or --sleep, not both")
     if js and reply is not None:
-        raise UsageError("--reply is where JetStream's ack goes; leave out one of --js and --reply")
+        raise UsageError("--js and --reply can't be combined: JetStream's ack goes to the reply subject")
     interval = duration("--sleep", sleep) if sleep is not None else 1 / rate if rate else 0.0
     bodies = _Bodies(body, file, split, count)
     plan = _Plan(subject, headers("--header", header or ()), msg_id, templates)
@@ -131,7 +133,7 @@ class _Bodies:
         if body is not None and files:
             raise UsageError("give a body or --file, not both")
         if body is None and not files and sys.stdin.isatty():
-            raise UsageError("give a body, --file FILE, or pipe something in; '' is an empty body")
+            raise UsageError("no body: give one, use --file FILE or pipe it to stdin; '' is an empty body")
         self.text = body
         self._files = files or []
         self._split = split
@@ -185,7 +187,9 @@ class _Plan:
         """Refuse unknown placeholders before anything is sent."""
         self.message(bodies.text or b"", 1)
         if bodies.total is not None and bodies.total > 1 and self._msg_id and not has_places(self._msg_id):
-            raise UsageError("--msg-id: the same id makes all but the first a duplicate; add {{Count}}")
+            raise UsageError(
+                "--msg-id: with one id, all messages but the first are duplicates; add {{Count}}"
+            )
 
     def message(self, body: bytes | str, count: int) -> tuple[str, bytes, Any, str | None]:
         """Subject, body, headers and message id of message number ``count``."""
@@ -230,14 +234,14 @@ async def _publish(plan: _Plan, bodies: _Bodies, interval: float, reply: str | N
                 size += len(data)
                 advance(1)
             await nc.flush(current().timeout)
-            # The server refuses without an answer to the publish, but before it answers the flush.
+            # The server does not answer a refused publish, but reports it before it answers the flush.
             if isinstance(nc.last_error, PermissionViolationError):
                 raise nc.last_error
     return sent, size, []
 
 
 async def _publish_js(plan: _Plan, bodies: _Bodies, interval: float, quiet: bool, *, keep: bool) -> Sent:
-    """``keep``: return every ack, not the last alone."""
+    """``keep``: return every ack, not just the last one."""
     sent = size = 0
     async with jetstream() as js:
         if bodies.total == 1:
@@ -272,16 +276,20 @@ def sub(
     new: Annotated[bool, typer.Option("--new", help="With --stream: only new ones.")] = False,
     last: Annotated[bool, typer.Option("--last", help="With --stream: from the last one.")] = False,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="With --stream: from so long ago.")
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="With --stream: from an age (1h) or a time (UTC without a zone)."
+        ),
     ] = None,
     start_sequence: Annotated[
-        int | None, typer.Option("--start-sequence", metavar="N", help="With --stream: from here.", min=1)
+        int | None,
+        typer.Option("--start-sequence", metavar="N", help="With --stream: from this sequence.", min=1),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="End after so long without a message.")
+        str | None, typer.Option("--wait", metavar="DURATION", help="End after this long without a message.")
     ] = None,
     headers_only: Annotated[bool, typer.Option("--headers-only", help="No bodies.")] = False,
     raw: Raw = False,
@@ -289,7 +297,7 @@ def sub(
 ) -> None:
     """Print messages of subjects until Ctrl-C; of core NATS, or with --stream of a stream, without acks.
 
-    With --count and --wait together, too few messages in time is exit code 1.
+    With --count and --wait together, too few messages in time means exit code 1.
     """
     if not subject and stream is None:
         raise UsageError("give a subject, or --stream")
@@ -297,7 +305,7 @@ def sub(
     if stream is None and any(given):
         raise UsageError("--all, --new, --last, --since and --start-sequence need --stream")
     if stream is not None and queue:
-        raise UsageError("--queue goes with core subscriptions; a durable consumer shares a stream")
+        raise UsageError("--queue is for core subscriptions; use a durable consumer to share a stream")
     if sum(given) > 1:
         raise UsageError("give one of --all, --new, --last, --since, --start-sequence")
     start = None if since is None else moment("--since", since, past=True)
@@ -310,7 +318,7 @@ def sub(
             subs = [await nc.subscribe(one, queue=queue) for one in subject or ()]
             await nc.flush(current().timeout)
             async with stopped_by_signal() as stopped:
-                # Only now: whoever reads it may press Ctrl-C at once.
+                # Only now: a user who reads it may press Ctrl-C at once.
                 output.notice(f"listening on {', '.join(subject or ())}")
                 await until(stopped, _print_all(subs, show, count, patience))
 
@@ -383,9 +391,9 @@ class _Show:
             )
 
     def end(self, wanted: int | None) -> None:
-        """Time is up: too little of what was asked for is a failure."""
+        """Time is up. Fewer messages than asked for is a failure."""
         if wanted is not None:
-            raise CommandFailed(f"{self.count} of {wanted} messages came in time; --wait waits longer")
+            raise CommandFailed(f"only {self.count} of {wanted} messages arrived in time; raise --wait")
 
     def _text(self, head: str, message: Any) -> None:
         output.line(head)
@@ -401,7 +409,7 @@ async def _print_all(
     subs: list[Subscription], show: _Show, count: int | None, patience: float | None
 ) -> None:
     """Messages of all subscriptions in one order, until the count is reached or time is up."""
-    # Bounded: what is printed too slowly waits in the subscription, whose limits tell of it.
+    # Bounded: messages that wait for a slow reader stay in the subscription, which reports its limits.
     arrived: asyncio.Queue[Msg] = asyncio.Queue(1000)
 
     async def pump(source: Subscription) -> None:
@@ -424,7 +432,7 @@ async def _print_all(
 
 
 def req(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Whom to ask.", show_default=False)],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject to ask.", show_default=False)],
     body: Body = None,
     header: HeaderOption = None,
     replies: Annotated[
@@ -432,7 +440,7 @@ def req(
         typer.Option("--replies", metavar="N", help="Answers to wait for; 0: all until time is up.", min=0),
     ] = 1,
     stall: Annotated[
-        str | None, typer.Option("--stall", metavar="DURATION", help="End after so long without an answer.")
+        str | None, typer.Option("--stall", metavar="DURATION", help="End after this long without an answer.")
     ] = None,
     raw: Raw = False,
     json: Json = False,
@@ -467,19 +475,21 @@ def _took(began: float) -> str:
 
 
 def reply(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to answer.", show_default=False)],
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Subject to answer on.", show_default=False)
+    ],
     body: Annotated[
         str | None, typer.Argument(metavar="BODY", help="The answer.", show_default=False)
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Answer with what was asked.")] = False,
+    echo: Annotated[bool, typer.Option("--echo", help="Answer with the body of the request.")] = False,
     queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Share them.")] = "jetspark-reply",
     header: HeaderOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Answer requests until Ctrl-C, with a fixed text or with what was asked."""
+    """Answer requests until Ctrl-C, with a fixed text or with the request itself."""
     if (body is None) != echo:
         raise UsageError("give the answer's body, or --echo")
     fixed = headers("--header", header or ())

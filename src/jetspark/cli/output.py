@@ -28,7 +28,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def is_terminal(*, stderr: bool = False) -> bool:
-    """Whether people read it."""
+    """Whether it is a terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return bool(stream is not None and stream.isatty())
 
@@ -39,12 +39,12 @@ def line(text: str = "") -> None:
 
 
 def flush() -> None:
-    """Hand over what was written so far."""
+    """Flush what was written so far."""
     sys.stdout.flush()
 
 
 def notice(text: str) -> None:
-    """One line beside the data."""
+    """One line on stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -78,7 +78,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
     for number, name in enumerate(columns):
         shown.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
-        # Text, not str: a name with [brackets] is no markup.
+        # Text, not str: a name with [brackets] is not markup.
         shown.add_row(*(Text(cell) for cell in row))
     console().print(shown)
 
@@ -159,8 +159,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def time_text(when: datetime | None) -> str:
-    """A time in the reader's zone, to the second."""
-    return "never" if when is None else f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
+    """A time in UTC, to the second, in a form that options read back."""
+    return "never" if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def ago_text(when: datetime | None) -> str:
@@ -176,7 +176,7 @@ def data_text(data: bytes) -> str:
 
 
 def safe(text: str) -> str:
-    """Text of others. On a terminal its control characters are shown, not obeyed."""
+    """Text from messages or servers. On a terminal its control characters are escaped."""
     if text.isprintable() or not is_terminal():
         return text
 
@@ -187,7 +187,7 @@ def safe(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that JSON can hold: bytes of a header or subject that are no UTF-8 become U+FFFD."""
+    """Text that JSON can hold: bytes of a header or subject that are not UTF-8 become U+FFFD."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -224,7 +224,7 @@ def raw(data: bytes, end: bytes = b"\n") -> None:
 def progress(label: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; yields a function that takes how many more are done.
 
-    Nothing is drawn where stderr is no terminal.
+    Nothing is drawn when stderr is not a terminal.
     """
     if quiet or not is_terminal(stderr=True):
         yield lambda done: None

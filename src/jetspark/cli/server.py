@@ -40,7 +40,7 @@ def server(
         typer.Option(
             "--port",
             metavar="N",
-            help="Client port; 0: any free one. Default: 4222, or a free one when that is taken.",
+            help="Client port; 0: any free one. Default: 4222, or a free one when that is in use.",
             min=0,
             max=65535,
         ),
@@ -52,7 +52,7 @@ def server(
         int | None, typer.Option("--http-port", metavar="N", help="Monitoring port; default: a free one.")
     ] = None,
     cluster: Annotated[
-        int | None, typer.Option("--cluster", metavar="N", help="Run a cluster of so many.", min=2, max=9)
+        int | None, typer.Option("--cluster", metavar="N", help="Run a cluster of N servers.", min=2, max=9)
     ] = None,
     websocket: Annotated[bool, typer.Option("--websocket", help="Listen for WebSocket, too.")] = False,
     config: Annotated[
@@ -63,13 +63,13 @@ def server(
 ) -> None:
     """Run a nats-server with JetStream until Ctrl-C.
 
-    Other commands find it by themselves when no server is given. Its data goes with it unless --store says
-    where to keep it.
+    Other commands find it by themselves when no server is given. Its data is deleted at the end, unless
+    --store says where to keep it.
     """
     if cluster is not None and websocket:
-        raise UsageError("--websocket goes with a single server, not with --cluster")
+        raise UsageError("--websocket needs a single server; leave out --cluster")
     if cluster is not None and (port or http_port):
-        raise UsageError("--port and --http-port go with a single server; a cluster takes free ports")
+        raise UsageError("--port and --http-port need a single server; a cluster takes free ports")
     text = ""
     if config is not None:
         if not config.is_file():
@@ -115,7 +115,7 @@ def _server(
         except ServerStartError as error:
             if "Address already in use" in error.reason:
                 raise CommandFailed(
-                    f"port {port} is taken; --port 0 takes a free one, or leave --port out"
+                    f"port {port} is in use; leave out --port, or use --port 0 for a free one"
                 ) from None
             raise
     try:
@@ -123,7 +123,7 @@ def _server(
     except ServerStartError as error:
         if "Address already in use" not in error.reason:
             raise
-        output.notice(f"port {DEFAULT_PORT} is taken; using a free one")
+        output.notice(f"port {DEFAULT_PORT} is in use; using a free one")
         return make(None)
 
 
@@ -131,7 +131,7 @@ def _cluster(size: int, host: str, store: Path | None, config: str) -> "Cluster"
     from jetspark.server import Cluster, Server
 
     cluster = Cluster(size, config=config)
-    # The cluster's own members have temporary stores; these are the same with the place asked for.
+    # The cluster's servers have temporary stores by default; these use the given folder.
     cluster.servers[:] = [
         Server(
             name=member.name,
@@ -194,7 +194,7 @@ def _stop_flag() -> Iterator[Flag]:
 
 
 def _watch(servers: "list[Server]", stop: Flag, verbose: bool) -> None:
-    """Until told to stop. A server that ends by itself ends the command."""
+    """Wait for a signal. A server that ends by itself ends the command."""
     with contextlib.ExitStack() as closing:
         logs: list[tuple[str, IO[str]]] = []
         if verbose:
@@ -207,7 +207,7 @@ def _watch(servers: "list[Server]", stop: Flag, verbose: bool) -> None:
                 if not server.running:
                     from jetspark.server import ServerStartError
 
-                    raise ServerStartError(f"server {server.name!r} ended by itself", server.log())
+                    raise ServerStartError(f"server {server.name!r} ended unexpectedly", server.log())
         _print_logs(logs)
 
 

@@ -2,10 +2,10 @@
 
 As in the ``nats`` tool each setting is taken from the first place that has it: its flag, its environment
 variable, the context (``--context``, ``NATS_CONTEXT``, else the selected one). When no place names a server,
-it is the newest one that ``jetspark server`` runs on this machine; and there is no default beyond that, so
-nothing is ever sent to a server nobody named.
+it is the newest one that ``jetspark server`` runs on this machine. There is no other default, so nothing is
+ever sent to a server that the user did not name or start.
 
-The client is imported where it is used, for help and completion need none.
+The client is imported where it is used: help and completion do not need it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What flags and environment say of the connection; see ``jetspark --help``."""
+    """The connection as flags and environment describe it; see ``jetspark --help``."""
 
     server: str | None = None
     user: str | None = None
@@ -86,13 +86,13 @@ _current = Settings()
 
 
 def use(settings: Settings) -> None:
-    """Make these the settings of the command that runs."""
+    """Make these the settings of the current command."""
     global _current
     _current = settings
 
 
 def current() -> Settings:
-    """The settings of the command that runs."""
+    """The settings of the current command."""
     return _current
 
 
@@ -101,15 +101,15 @@ def _local_servers() -> list[str]:
     if not servers:
         raise CommandFailed(
             "no server given: use --server URL, --context NAME or the environment variable NATS_URL\n"
-            "or start one on this machine, which every command then finds: jetspark server"
+            "or start one on this machine with 'jetspark server'; every command finds it"
         )
     return servers[0].urls
 
 
 @asynccontextmanager
 async def connection(*, listen: bool = False) -> AsyncIterator[Connection]:
-    """A connection as the user asked for. ``listen``: tell of its troubles, for commands that stay."""
-    # Troubles of the connection are told as errors or notices; the library's log would double them.
+    """A connection with the user's settings. ``listen``: print its events, for commands that stay."""
+    # Errors and notices report what happens to the connection; the library's log would repeat it.
     import logging
 
     from jetspark.connecting import connect
@@ -122,7 +122,7 @@ async def connection(*, listen: bool = False) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def jetstream(*, listen: bool = False) -> AsyncIterator[JetStream]:
-    """JetStream over such a connection."""
+    """JetStream over a connection with the user's settings."""
     async with connection(listen=listen) as nc:
         yield nc.jetstream(
             domain=_current.js_domain, api_prefix=_current.js_api_prefix, timeout=_current.timeout
@@ -136,7 +136,7 @@ async def find_stream(js: JetStream, name: str) -> Stream:
     try:
         return await js.get_stream(name)
     except StreamNotFound:
-        raise CommandFailed(f"no stream {name!r} here\n'jetspark stream ls' lists what there is") from None
+        raise CommandFailed(f"no stream {name!r} here\n'jetspark stream ls' lists the streams") from None
 
 
 async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
@@ -146,7 +146,7 @@ async def find_consumer(js: JetStream, stream: str, name: str) -> Consumer:
     try:
         return await js.get_consumer(stream, name)
     except StreamNotFound:
-        raise CommandFailed(f"no stream {stream!r} here\n'jetspark stream ls' lists what there is") from None
+        raise CommandFailed(f"no stream {stream!r} here\n'jetspark stream ls' lists the streams") from None
     except ConsumerNotFound:
         raise CommandFailed(
             f"no consumer {name!r} on stream {stream!r}\n'jetspark consumer ls {stream}' lists them"

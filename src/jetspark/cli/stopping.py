@@ -15,9 +15,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Flag:
-    """What a handler of signals may set while the main thread waits for it.
+    """A flag that a signal handler may set while the main thread waits for it.
 
-    A threading.Event may not: where the signal finds its wait with the lock in hand, ``set`` waits for ever.
+    A threading.Event is not safe here: if the signal arrives while ``wait`` holds the lock, ``set`` hangs.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Flag:
         self._is_set = True
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is set by then. Being set does not cut the wait short, so let it be one of many."""
+        """Whether it is set after this time. Setting it does not end the wait early: use short timeouts."""
         if not self._is_set:
             time.sleep(seconds)
         return self._is_set

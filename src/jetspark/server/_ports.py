@@ -1,4 +1,4 @@
-"""Ports that stay ours from before the server starts until it is stopped for good.
+"""Ports that stay reserved from before the server starts until it is stopped for good.
 
 Asking the kernel for a free port, closing it and telling the server to use it is a race, and ``port: -1``
 does not help a restart, which must come back on the same port, nor a cluster, whose members must know
@@ -6,7 +6,7 @@ each other's route ports before any of them runs (JetStream refuses to start wit
 
 So we bind the port and keep the socket, bound but never listening. With SO_REUSEADDR on both sides Linux
 lets the server (Go sets it on every listener) bind and listen beside us, while the kernel gives the port
-to nobody who asks for a free one. While the server is down, connecting is refused, as it should be.
+to no other process. While the server is down, connecting is refused, as it should be.
 
 Other systems do not allow the second bind: there the socket is closed just before the server starts, and
 a clash, however unlikely, shows as a ServerStartError.

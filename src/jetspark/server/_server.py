@@ -257,7 +257,7 @@ class Server:
         if self.running and self._process is not None:
             # Both SIGINT and SIGTERM are orderly, but a server in lame duck mode ignores SIGTERM.
             self._process.send_signal(signal.SIGINT)
-            self._process.send_signal(signal.SIGCONT)  # for a suspended one, which sees SIGINT only then
+            self._process.send_signal(signal.SIGCONT)  # a suspended process sees SIGINT only then
             try:
                 self._process.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -271,11 +271,11 @@ class Server:
     def suspend(self) -> None:
         """SIGSTOP: the process keeps its connections and answers nothing, like a hanging machine.
 
-        Returns when all its threads stand still: the signal alone takes effect some time later.
+        Returns when all its threads have stopped: the signal takes effect with a delay.
         """
         self._signal(signal.SIGSTOP)
         if hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
-            # WNOWAIT: only look. Its death is for Popen to collect, and a second suspend() must not block.
+            # WNOWAIT: only look. Popen collects the exit status, and a second suspend() must not block.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
@@ -427,6 +427,6 @@ class Server:
 
 @atexit.register
 def _stop_what_is_left() -> None:
-    # The watchdog would end them too, but in order is better for the data, and removes the folders.
+    # The watchdog would kill them too; an orderly stop is better for the data and removes the folders.
     for server in list(_started):
         server.stop()

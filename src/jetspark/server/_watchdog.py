@@ -2,12 +2,12 @@
 
 A watchdog is a shell that waits for the end of a pipe of which only we hold the writing side, and that
 leads a process group which the server joins. However we die, the kernel closes the pipe, and the watchdog
-kills its group: the server and itself. It needs no pid, so there is no moment in which a server runs
-unwatched and no reused pid that could be hit.
+kills its group: the server and itself. It needs no pid, so a server never runs unwatched, and no
+reused pid can be hit.
 
 Why not PR_SET_PDEATHSIG: it fires when the *thread* that started the server ends. Why a shell: it starts
 in a millisecond, a Python interpreter takes twenty. The group also keeps the terminal's Ctrl-C away from
-the server, so that it is stopped in order by whoever owns it.
+the server, so that its owner stops it in order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Watchdog:
 
 
 def _close_in_forked_child() -> None:
-    # A forked child has a copy of the pipe's writing side, with which it would keep our servers alive.
+    # A forked child has a copy of the pipe's writing side, which would keep our servers alive.
     for watchdog in list(_live):
         watchdog._forget()
 

@@ -10,7 +10,7 @@ class ServerProcessError(JetsparkError):
 
 
 class ServerNotFound(ServerProcessError):
-    """There is no nats-server binary. The text lists where we looked and how to get one."""
+    """There is no nats-server binary. The text lists the places searched and how to get one."""
 
     def __init__(self, looked: list[str]) -> None:
         super().__init__(

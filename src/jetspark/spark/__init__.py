@@ -1,7 +1,7 @@
 """JetStream as a Spark data source: ``spark.read``, ``readStream``, ``write``, ``writeStream``.
 
-Spark finds ``format("jetstream")`` by itself through the package ``pyspark_jetstream``; :func:`register` does
-it by hand where that look-up is switched off.
+Spark finds ``format("jetstream")`` through the package ``pyspark_jetstream``; :func:`register` registers it
+where that look-up is switched off. Parts are loaded on use, so options can be checked without PySpark.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from jetspark._lazy import exports
 
 if TYPE_CHECKING:
     # isort: off
-    from jetspark.spark.data_source import register as register
     from jetspark.spark.helpers import (
         SinkArguments as SinkArguments,
         SourceArguments as SourceArguments,
@@ -23,7 +22,11 @@ if TYPE_CHECKING:
     )
     from jetspark.spark.lag_listener import StreamLag as StreamLag, StreamLagListener as StreamLagListener
     from jetspark.spark.options import OptionError as OptionError
-    from jetspark.spark.sessions import NoQueryId as NoQueryId, active_session as active_session
+    from jetspark.spark.sessions import (
+        NoQueryId as NoQueryId,
+        active_session as active_session,
+        register as register,
+    )
     from jetspark.spark.sink.options import SinkSchemaError as SinkSchemaError
     from jetspark.spark.sink.rows import BadRow as BadRow
     from jetspark.spark.sink.target import NotExactlyOnce as NotExactlyOnce, UnfitStream as UnfitStream
@@ -42,13 +45,12 @@ if TYPE_CHECKING:
 
 # The imports above, for run time.
 _EXPORTS = {
-    "jetspark.spark.data_source": "register",
     "jetspark.spark.helpers": (
         "SinkArguments SourceArguments decode_json read read_stream route write write_stream"
     ),
     "jetspark.spark.lag_listener": "StreamLag StreamLagListener",
     "jetspark.spark.options": "OptionError",
-    "jetspark.spark.sessions": "NoQueryId active_session",
+    "jetspark.spark.sessions": "NoQueryId active_session register",
     "jetspark.spark.sink.options": "SinkSchemaError",
     "jetspark.spark.sink.rows": "BadRow",
     "jetspark.spark.sink.target": "NotExactlyOnce UnfitStream",

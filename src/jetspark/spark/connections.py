@@ -1,8 +1,8 @@
-"""One connection for each process and set of options, opened at first use.
+"""One connection per process and set of options, opened at first use.
 
-Spark forks its Python workers from a daemon and reuses them for many tasks: a connection made before the
-fork would be a dead one in the child, and one for each task would cost more than a small task itself. The
-process's id is part of the key, so that a forked child never sees its parent's.
+Spark forks its Python workers from a daemon and reuses them for many tasks. A connection made before the
+fork would be dead in the child, and one per task would cost more than a small task itself. The process id is
+part of the key, so a forked child never sees its parent's connection.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _open: dict[tuple[int, ConnectionOptions], blocking.Connection] = {}
 _lock = threading.Lock()
 
-#: Attempts after which a connection is given up, about a minute. An idle worker should not try for ever; the
-#: next task opens a new one.
+#: Attempts before a connection is given up, about a minute. An idle worker should not try forever; the next
+#: task opens a new one.
 MAX_RECONNECTS = 30
 
 
 def _after_fork() -> None:
-    # A lock that another thread held at the fork would stay held for ever.
+    # A lock that another thread held at the fork would stay locked forever.
     global _lock
     _lock = threading.Lock()
     _open.clear()

@@ -1,6 +1,6 @@
 """Typed helpers over ``format("jetstream")``: options as keyword arguments, JSON bodies, subjects of rows.
 
-Nothing here does what plain Spark can't: ``read_stream(spark, stream="ORDERS", max_trigger_delay=5)`` is
+Plain Spark can do the same: ``read_stream(spark, stream="ORDERS", max_trigger_delay=5)`` is
 ``spark.readStream.format("jetstream").option("stream", "ORDERS")...load()``. An option ``maxTriggerDelay``
 is the argument ``max_trigger_delay``. Values may be what they are in Python: numbers, booleans, ``timedelta``
 (or a number of seconds) for durations, ``datetime`` for times, lists for comma lists, dicts for JSON.
@@ -12,19 +12,24 @@ import difflib
 import json
 import os
 import re
-import string
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from jetspark._secret import Secret
 from jetspark.errors import InvalidArgument
-from jetspark.spark.options import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+from jetspark.spark.options import (
+    CONNECTION_OPTIONS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    option_of,
+    split_credentials,
+)
 from jetspark.spark.sessions import active_session, is_connect, numbered_write, query_of_checkpoint
 from jetspark.spark.sink.write_result import WriteResult, load_result
-from jetspark.wire.subjects import validate_subject
+from jetspark.spark.subject_template import parse_template
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -131,11 +136,11 @@ def read_stream(
 def write(df: DataFrame, **options: Unpack[SinkArguments]) -> WriteResult | None:
     """Append the rows of a DataFrame to a stream; returns when every row is acked.
 
-    The result says how many rows were stored and how many the stream had already. It is None where the driver
+    The result says how many rows were stored and how many the stream already had. It is None when the driver
     runs on another machine, which only happens with Spark Connect; the driver's log has it.
 
-    In foreachBatch a repeated micro-batch stores nothing twice. Where Spark does not tell the micro-batch
-    (Spark Connect, threads of your own) give ``batch_id`` and ``msg_id_prefix``, or the write is refused.
+    In foreachBatch a repeated micro-batch stores nothing twice. Where Spark does not report the micro-batch
+    (Spark Connect, your own threads) give ``batch_id`` and ``msg_id_prefix``, or the write is refused.
     """
     strings = option_strings(options, SINK_OPTIONS)
     with numbered_write(df, strings), active_session(df.sparkSession):
@@ -155,17 +160,22 @@ def write_stream(
     query_name: str | None = None,
     output_mode: Literal["append", "update", "complete"] = "append",
     available_now: bool = False,
+    once: bool = False,
     processing_time: str | None = None,
     **options: Unpack[SinkArguments],
 ) -> StreamingQuery:
     """Start a query that appends the rows of a streaming DataFrame to a stream.
 
-    ``available_now``: read what is there, then stop. ``processing_time``: e.g. ``"5 seconds"``; default: the
-    next micro-batch as soon as the last is done. ``output_mode="update"``, which Spark does not offer to
-    Python sinks, is done with ``foreachBatch`` and a batch write of each micro-batch, with ids just as safe.
+    ``available_now``: read what is there, then stop. ``once``: the same in one micro-batch, ignoring its
+    limits. ``processing_time``: e.g. ``"5 seconds"``; default: the next micro-batch as soon as the last is
+    done. ``output_mode="update"``, which Spark does not offer to Python sinks, uses ``foreachBatch`` and a
+    batch write per micro-batch, with ids that are just as safe.
     """
-    if available_now and processing_time is not None:
-        raise InvalidArgument("processing_time", processing_time, "contradicts available_now; give one")
+    if once and available_now:
+        raise InvalidArgument("once", once, "contradicts available_now; give one")
+    if (available_now or once) and processing_time is not None:
+        other = "available_now" if available_now else "once"
+        raise InvalidArgument("processing_time", processing_time, f"contradicts {other}; give one")
     strings = option_strings(options, SINK_OPTIONS)
     checkpoint = os.fspath(checkpoint_location)
     if output_mode == "update":
@@ -178,6 +188,8 @@ def write_stream(
         writer = writer.queryName(query_name)
     if available_now:
         writer = writer.trigger(availableNow=True)
+    elif once:
+        writer = writer.trigger(once=True)
     elif processing_time is not None:
         writer = writer.trigger(processingTime=processing_time)
     with active_session(df.sparkSession):
@@ -193,12 +205,12 @@ def decode_json(
     on_error: Literal["null", "fail"] = "null",
     corrupt_column: str | None = None,
 ) -> DataFrame:
-    """Add what a column of JSON text (string or UTF-8 binary) says, read with a schema.
+    """Decode a column of JSON text (string or UTF-8 binary) with a schema, and add the result.
 
     ``schema``: a StructType or DDL such as ``"id long, amount double"``. ``into``: name of one struct column;
-    default: each field becomes a column, and a name that is there already is refused. ``on_error``: a body
-    that is not such JSON gives nulls (``corrupt_column``: and its text in this column), or ``"fail"``: fails
-    the query, which then can't get past that message.
+    default: each field becomes a column, and a name that exists already is refused. ``on_error``: ``"null"``:
+    a body that does not fit gives nulls (``corrupt_column``: and its text in this column). ``"fail"``: it
+    fails the query, which then can't get past that message.
     """
     from pyspark.sql import functions as F
 
@@ -207,17 +219,17 @@ def decode_json(
     if on_error == "fail" and corrupt_column is not None:
         raise InvalidArgument("corrupt_column", corrupt_column, "stays empty with on_error='fail'; drop it")
     if column not in df.columns:
-        raise InvalidArgument("column", column, f"is none of the columns {', '.join(df.columns)}")
+        raise InvalidArgument("column", column, f"is not one of the columns {', '.join(df.columns)}")
     text = F.col(column).cast("string")
     place = into if into is not None else "_jetspark_json"
     taken = {name.lower() for name in df.columns}
     for new in (place, *([] if corrupt_column is None else [corrupt_column])):
         if new.lower() in taken:
-            raise InvalidArgument("into" if new == place else "corrupt_column", new, "is a column already")
+            raise InvalidArgument("into" if new == place else "corrupt_column", new, "already exists")
     if on_error == "fail":
         decoded = df.withColumn(place, F.from_json(text, schema, {"mode": "FAILFAST"}))
     else:
-        # A damaged body gives a struct of nulls, which looks like a body that says null: keep them apart.
+        # A damaged body gives a struct of nulls, like a body whose fields are null. Keep them apart.
         parsed = F.from_json(text, _with_corrupt(schema), {"columnNameOfCorruptRecord": _CORRUPT})
         damaged = F.col(place)[_CORRUPT]
         decoded = df.withColumn(place, parsed)
@@ -234,7 +246,7 @@ def decode_json(
         raise InvalidArgument(
             "schema",
             ", ".join(clash),
-            "is a column already; give into='value' to keep the fields in a struct",
+            "already exists; use into='value' to keep the fields in a struct",
         )
     return decoded.select("*", f"{place}.*").drop(place)
 
@@ -249,23 +261,20 @@ def route(
     """Add the subject of each row: ``route(df, "orders.{region}.{id}")``.
 
     Each ``{...}`` is a column, or a field such as ``{address.city}``, and becomes exactly one token. Null, an
-    empty text, or one with a dot, a wildcard, white space or a control character would make another subject
-    of it: ``"fail"`` fails the query, ``"null"`` makes the subject null, which the sink refuses or sends to
-    ``deadLetterSubject``, ``"replace"`` puts ``_`` in place of each such character, or of nothing.
+    empty text, and one with a dot, a wildcard, white space or a control character can't be a token.
+    ``"fail"`` fails the query. ``"null"`` makes the subject null, which the sink refuses or sends to
+    ``deadLetterSubject``. ``"replace"`` puts ``_`` in place of each such character, or of the missing text.
     """
     from pyspark.sql import functions as F
 
     if on_unsafe not in ("fail", "null", "replace"):
         raise InvalidArgument("on_unsafe", on_unsafe, "must be 'fail', 'null' or 'replace'")
     parts: list[Column] = []
-    sample = ""
-    for literal, field in _template(template):
-        sample += literal + ("" if field is None else "x")
+    for literal, field in parse_template(template).parts:
         if literal:
             parts.append(F.lit(literal))
         if field is not None:
             parts.append(_token(F.col(field), field, on_unsafe))
-    validate_subject(sample, field="template")
     # concat is null as soon as one part is.
     return df.withColumn(column, F.concat(*parts))
 
@@ -282,6 +291,18 @@ def option_strings(arguments: Mapping[str, object], known: Iterable[str]) -> dic
         if value is not None:
             found[names[name]] = _string(name, value)
     return found
+
+
+def connection_arguments(connect: Mapping[str, Any]) -> ConnectionArguments:
+    """Arguments of ``jetspark.connect`` (and ``domain``, ``api_prefix``) as those of the helpers.
+
+    Credentials inside URLs become arguments of their own, whose options Spark redacts.
+    """
+    found = {argument_name(option_of(name)): value for name, value in connect.items() if value is not None}
+    servers = found.pop("servers", None)
+    if servers is not None:
+        found = {**split_credentials(servers.split(",") if isinstance(servers, str) else servers), **found}
+    return cast("ConnectionArguments", found)
 
 
 def argument_name(option: str) -> str:
@@ -302,7 +323,7 @@ def _write_update(options: Mapping[str, str], checkpoint: str, batch: DataFrame,
     """A micro-batch of update mode. Module level, because Spark Connect ships it to its server."""
     prefix = options["msgIdPrefix"]
     if is_connect(batch.sparkSession):
-        # The tasks are not told their query there. Its id is in the checkpoint, and stays with it.
+        # Tasks do not know their query there. The checkpoint keeps its id.
         prefix = f"{prefix}-{query_of_checkpoint(batch.sparkSession, checkpoint)}"
     _save(batch, {**options, "msgIdPrefix": prefix, "batchId": str(batch_id)})
 
@@ -316,7 +337,7 @@ def _string(name: str, value: object) -> str:
         value = value.total_seconds()
     if isinstance(value, int | float):
         if name in _DURATIONS:
-            # Never in scientific notation, which nobody parses.
+            # Never in scientific notation, which is not parsed.
             return f"{value:.3f}".rstrip("0").rstrip(".") + " seconds"
         return str(value)
     if isinstance(value, datetime):
@@ -329,7 +350,7 @@ def _string(name: str, value: object) -> str:
         return os.fspath(value)
     if isinstance(value, Sequence) and all(isinstance(one, str) and "," not in one for one in value):
         return ",".join(value)
-    raise InvalidArgument(name, value, f"is of a type that options don't take: {type(value).__name__}")
+    raise InvalidArgument(name, value, f"has a type that options don't take: {type(value).__name__}")
 
 
 def _with_corrupt(schema: StructType | str) -> StructType | str:
@@ -338,19 +359,6 @@ def _with_corrupt(schema: StructType | str) -> StructType | str:
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-
-
-def _template(template: str) -> list[tuple[str, str | None]]:
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise InvalidArgument("template", template, f"{error}; a literal brace is written twice") from None
-    for _, field, form, conversion in parts:
-        if field is not None and (not field.strip() or form or conversion):
-            raise InvalidArgument(
-                "template", template, "between braces stands the name of a column, and nothing else"
-            )
-    return [(literal, field) for literal, field, _, _ in parts]
 
 
 def _token(value: Column, field: str, on_unsafe: str) -> Column:

@@ -1,6 +1,6 @@
 """How far behind its streams a query is, taken from Spark's own progress reports.
 
-``spark.streams.addListener(StreamLagListener())`` logs a line for each stream at each progress and keeps the
+``spark.streams.addListener(StreamLagListener())`` logs a line per stream at each progress and keeps the
 last figures in :attr:`StreamLagListener.lags`. Lag counts sequences: messages that the stream has deleted, or
 that the query's subjects filter out, count as long as they are ahead.
 """
@@ -42,11 +42,11 @@ class StreamLag:
     position: int
     """Next sequence that the query will read."""
     latest: int
-    """Next sequence that the stream will give out."""
+    """Next sequence that the stream will assign."""
     read_per_second: float
-    """Sequences passed a second, between the last two progress reports."""
+    """Sequences that the query passed per second, between the last two progress reports."""
     arrive_per_second: float
-    """Sequences that the stream gave out a second in the same time."""
+    """Sequences that the stream assigned per second in the same time."""
 
     @property
     def lag(self) -> int:
@@ -65,7 +65,7 @@ class StreamLag:
 class StreamLagListener(StreamingQueryListener):
     """Logs and keeps lag and rates of every stream that the session's queries read.
 
-    ``warn_at``: a lag from which on the log line is a warning (None: never). ``on_lag``: a function called
+    ``warn_at``: from this lag on the log line is a warning (None: never). ``on_lag``: a function called
     with each :class:`StreamLag`, for metrics; what it raises is logged and does not reach Spark.
     """
 
@@ -75,7 +75,7 @@ class StreamLagListener(StreamingQueryListener):
         super().__init__()
         self._warn_at = warn_at
         self._on_lag = on_lag
-        # Spark calls from a thread of its own.
+        # Spark calls from its own thread.
         self._guard = threading.Lock()
         self._lags: dict[tuple[str, str], StreamLag] = {}
         self._times: dict[tuple[str, str], datetime] = {}
@@ -96,7 +96,7 @@ class StreamLagListener(StreamingQueryListener):
         return max(found, default=None)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to say yet."""
+        """Nothing to report yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing new; the figures stay."""
@@ -176,7 +176,7 @@ class StreamLagListener(StreamingQueryListener):
 
 
 def _offset(value: object) -> Offset | None:
-    """An offset of ours, or None for that of another source."""
+    """The offset, or None when it is another source's."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

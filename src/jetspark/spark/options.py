@@ -1,8 +1,8 @@
 """Options of ``format("jetstream")``: names, values, contradictions; checked offline, before anything runs.
 
 Spark hands a source its options as strings under lower-case names. :class:`Options` turns them into values:
-each getter checks one option and names it in its error. What source and sink share is here too: the
-connection (:class:`ConnectionOptions`) and the refusal of names that nobody knows.
+each getter checks one option and names it in its error. Source and sink share the connection
+(:class:`ConnectionOptions`) and the refusal of unknown names.
 
 Secrets arrive as plain strings and leave this module as :class:`~jetspark._secret.Secret`. Spark redacts the
 values of options whose names match ``spark.redaction.regex`` (password, secret, token); the names of our
@@ -16,10 +16,11 @@ import difflib
 import json
 import re
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetspark._secret import Secret
+from jetspark._times import parse_duration
+from jetspark.connection.urls import parse_server_url
 from jetspark.errors import InvalidArgument, JetsparkError
 
 if TYPE_CHECKING:
@@ -94,63 +95,16 @@ SINK_OPTIONS = (
 )
 # What Spark itself passes along to a sink.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
-# Never shown, not even the part of it that is wrong.
+# Never shown, not even in errors.
 SECRET_OPTIONS = frozenset(("password", "token"))
 
-_DURATION = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
-    r"|w|weeks?)",
-    re.IGNORECASE,
-)
-_SECONDS = {"ms": 0.001, "mi": 60.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_URL_USERINFO = re.compile(r"(?:^|//)[^/@,\s]*@")
+_USERINFO = re.compile(r"(^|://)[^/?#]*@")
+_UNDERSCORE = re.compile(r"_([a-z])")
 _SEED = re.compile(r"\s*S[A-Z][A-Z2-7]{50,}\s*")
 
 
-def parse_duration(text: str) -> float | None:
-    """Seconds of ``"10 minutes"``, ``"1.5h"``, ``"250ms"``; None when it is no duration."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    unit = match["unit"].lower()
-    if unit.startswith("milli"):
-        unit = "ms"
-    factor = _SECONDS.get(unit[:2]) or _SECONDS[unit[0]]
-    return float(match["number"]) * factor
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time: absolute, or so many seconds before the server's now."""
-
-    at: datetime | None = None
-    seconds_ago: float | None = None
-
-    def resolve(self, now: datetime) -> datetime:
-        """The absolute time, given the server's clock."""
-        if self.at is not None:
-            return self.at
-        return now - timedelta(seconds=self.seconds_ago or 0.0)
-
-
-def parse_moment(text: str) -> Moment | None:
-    """``2026-01-31T12:00:00Z``, ``2026-01-31`` (midnight UTC), ``-10 minutes``, ``now``; else None."""
-    text = text.strip()
-    if text.lower() == "now":
-        return Moment(seconds_ago=0.0)
-    if text.startswith("-"):
-        seconds = parse_duration(text[1:])
-        return None if seconds is None else Moment(seconds_ago=seconds)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    # A time without a zone must mean the same on every machine of a cluster.
-    return Moment(at=time if time.tzinfo is not None else time.replace(tzinfo=UTC))
-
-
 class Options:
-    """Spark's string options behind typed getters. ``known``: the names there are, as they are spelled."""
+    """Spark's string options behind typed getters. ``known``: all names, as they are spelled."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -183,7 +137,7 @@ class Options:
         return value.strip()
 
     def secret(self, name: str) -> Secret | None:
-        """The value, wrapped so that nothing can show it."""
+        """The value, wrapped so that it is never shown."""
         value = self._given.get(name.lower())
         if value is not None and not value:
             self.fail(name, "is empty; leave the option out instead")
@@ -222,13 +176,13 @@ class Options:
         return value.lower() == "true"
 
     def seconds(self, name: str) -> float | None:
-        """A duration above zero, with its unit."""
+        """A duration above zero; a number without a unit is seconds."""
         value = self.text(name)
         if value is None:
             return None
         duration = parse_duration(value)
         if not duration:
-            self.fail(name, "must be a duration above zero with a unit, such as '5 seconds' or '15m'")
+            self.fail(name, "must be a duration greater than zero, such as '5 seconds' or '15m'")
         return duration
 
     def json_object(self, name: str) -> dict[str, Any] | None:
@@ -247,9 +201,9 @@ class Options:
 
 def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     if name == "path":
-        return OptionError("path", "load() and save() take no path here; name streams with option 'stream'")
+        return OptionError("path", "load() and save() take no path here; use option 'stream'")
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    # Some words are no typo of ours but the name of the same thing elsewhere.
+    # Names of the same options in other tools.
     elsewhere = {
         "kafka.bootstrap.servers": "servers",
         "url": "servers",
@@ -263,8 +217,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
         "subscribepattern": "stream",
     }
     guess = elsewhere.get(name) or (known[nearest[0]] if nearest else None)
-    hint = f"; did you mean {guess!r}?" if guess else f"; known are {', '.join(sorted(known.values()))}"
-    return OptionError(name, f"is not known{hint}")
+    hint = f"; did you mean {guess!r}?" if guess else f"; the options are {', '.join(sorted(known.values()))}"
+    return OptionError(name, f"is unknown{hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +233,7 @@ class ConnectionOptions:
     - ``tls`` (true demands it), ``tlsCa``, ``tlsCert``, ``tlsKey`` (paths), ``tlsHostname``, ``tlsVerify``
       (true), ``tlsFirst`` (false; TLS before INFO).
     - ``inboxPrefix`` (``_INBOX``), ``domain``, ``apiPrefix``: as in ``jetspark.connect`` and ``jetstream()``.
-    - ``connectTimeout`` (5 seconds), ``requestTimeout`` (10 seconds): durations with a unit.
+    - ``connectTimeout`` (5 seconds), ``requestTimeout`` (10 seconds): durations.
     """
 
     servers: tuple[str, ...] = ()
@@ -319,37 +273,44 @@ class ConnectionOptions:
         return {"domain": self.domain, "api_prefix": self.api_prefix, "timeout": self.request_timeout}
 
 
-# From the names of jetspark.connect back to ours, for errors that the library finds.
-_OPTION_OF = {
-    "name": "connectionName",
-    "creds": "credentials",
-    "tls_ca": "tlsCa",
-    "tls_cert": "tlsCert",
-    "tls_key": "tlsKey",
-    "tls_hostname": "tlsHostname",
-    "tls_verify": "tlsVerify",
-    "tls_handshake_first": "tlsFirst",
-    "inbox_prefix": "inboxPrefix",
-    "api_prefix": "apiPrefix",
-    "connect_timeout": "connectTimeout",
-    "request_timeout": "requestTimeout",
-}
+# Options that are named differently in jetspark.connect.
+_RENAMED = {"name": "connectionName", "creds": "credentials", "tls_handshake_first": "tlsFirst"}
+
+
+def option_of(argument: str) -> str:
+    """The option for an argument of ``jetspark.connect``: ``tlsCa`` for ``tls_ca``."""
+    return _RENAMED.get(argument) or _UNDERSCORE.sub(lambda match: match[1].upper(), argument)
+
+
+def split_credentials(servers: Iterable[str]) -> dict[str, str]:
+    """Option ``servers`` without credentials, and the credentials as options that Spark redacts."""
+    bare: list[str] = []
+    found: dict[str, str] = {}
+    for server in map(str.strip, servers):
+        bare.append(_USERINFO.sub(r"\1", server, count=1))
+        if bare[-1] != server:
+            url = parse_server_url(server)
+            ways = {"user": url.user, "password": url.password, "token": url.token}
+            here = {name: value.reveal() for name, value in ways.items() if value is not None}
+            if found and found != here:
+                raise OptionError("servers", "the URLs have different credentials; use the same for all")
+            found = here
+    return {**found, "servers": ",".join(bare)}
 
 
 def parse_connection(options: Options) -> ConnectionOptions:
-    """The connection options, checked as far as that goes without a server: also that files can be read."""
+    """The connection options, checked without a server; files are read, too."""
     if not options.given("servers") and not options.given("context"):
         raise OptionError("servers", "is required, e.g. nats://127.0.0.1:4222 (or set 'context')")
-    servers = options.text("servers") or ""
-    if _URL_USERINFO.search(servers):
+    if any(_USERINFO.search(server) for server in options.texts("servers")):
         raise OptionError(
             "servers",
-            "holds credentials, which Spark would show in plans and logs; use options 'user' and 'password', "
-            "or 'token', which it redacts, or 'credentials', a file",
+            "contains credentials, which Spark would show in plans and logs; use options 'user' and "
+            "'password' or 'token', which it redacts, or a file with 'credentials'",
         )
     for name in ("nkey", "credentials"):
         if _SEED.fullmatch(options.text(name) or ""):
-            raise OptionError(name, "holds a seed, which Spark would show; give the path of a file with it")
+            raise OptionError(name, "is a seed, which Spark would show; give the path of a file with it")
     ways = options.given_of("user", "token", "credentials", "nkey")
     if len(ways) > 1:
         raise OptionError(ways[1], f"contradicts option {ways[0]!r}; give one kind of credentials")
@@ -385,7 +346,7 @@ def parse_connection(options: Options) -> ConnectionOptions:
 
 
 def _check_offline(found: ConnectionOptions) -> None:
-    """Let ``jetspark.connect`` look at the options: it checks all of them and opens nothing."""
+    """Let ``jetspark.connect`` check the options; it opens no connection."""
     from jetspark.connecting import connect
     from jetspark.connection.auth import build_authenticator
 
@@ -393,13 +354,13 @@ def _check_offline(found: ConnectionOptions) -> None:
         connect(**found.connect_arguments())
         files = build_authenticator(creds=found.creds, nkey=found.nkey)
         if files is not None:
-            files.connect_fields("offline")  # reads the file, which a connection does only when it is made
+            files.connect_fields("offline")  # reads the file, which otherwise happens when connecting
     except InvalidArgument as error:
-        name = _OPTION_OF.get(error.field, error.field)
+        name = option_of(error.field)
         if name in SECRET_OPTIONS:
             raise OptionError(name, error.rule) from None
         raise OptionError(name, f"{error.value!r} {error.rule}") from None
     except JetsparkError as error:
         ways = [way for way in ("creds", "nkey", "tls_ca", "context") if getattr(found, way) is not None]
         name = ways[0] if ways else "servers"
-        raise OptionError(_OPTION_OF.get(name, name), str(error)) from None
+        raise OptionError(option_of(name), str(error)) from None

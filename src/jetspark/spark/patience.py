@@ -1,9 +1,9 @@
-"""How long trouble that may pass is waited out.
+"""How long tasks and queries wait for transient failures to pass.
 
-A server that restarts, or a cluster that elects a leader, is away for seconds. A task or a query that gave up
-at once would cost far more than the wait: in local mode Spark does not try a task again, and a streaming
-query ends with its first failed micro-batch. What can't pass (refused credentials, a bad certificate, a
-missing stream) is never waited for.
+A server that restarts, or a cluster that elects a leader, is away for seconds. Giving up at once would cost
+far more than the wait: in local mode Spark does not retry tasks, and a streaming query ends with its first
+failed micro-batch. Permanent failures (refused credentials, a bad certificate, a missing stream) are reported
+at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 #: Seconds without progress after which a task or a query gives up.
 PATIENCE = 60.0
-#: What a server that restarts or elects a leader answers, or does not answer.
+#: Errors that occur while a server restarts or elects a leader.
 PASSING = (ConnectionLost, RequestTimeout, NoRespondersError, JetStreamNotEnabled, Unavailable)
 
 
@@ -54,7 +54,7 @@ class Patience:
 
 
 def patiently(call: Callable[[], T], what: str) -> T:
-    """Call it again while it fails with what may pass. ``what`` it is doing is logged once."""
+    """Retry while the call fails with a transient error. ``what`` names the work in one log line."""
     patience = Patience()
     told = False
     while True:

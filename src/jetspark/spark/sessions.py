@@ -1,4 +1,4 @@
-"""What the helpers need of a Spark session: to be active, its query, and the writes of a micro-batch."""
+"""Spark sessions for the helpers: the active one, the query of a checkpoint, the writes of a micro-batch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class NoQueryId(JetsparkError):
     """The id of a query can't be read from its checkpoint, so no safe message ids can be derived."""
 
 
+def register(spark: SparkSession) -> None:
+    """Register ``format("jetstream")`` with a session, classic or Spark Connect."""
+    from jetspark.spark.data_source import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+
+
 def is_connect(spark: SparkSession) -> bool:
     """Whether it is a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
@@ -30,7 +37,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def active_session(spark: SparkSession) -> Iterator[None]:
-    """Make it the active session of this thread, as it was before afterwards.
+    """Make it the active session of this thread, and restore the previous one afterwards.
 
     Spark looks for a Python data source in the active session of the calling thread. A thread that Python
     started has none, and Spark would report DATA_SOURCE_NOT_FOUND.
@@ -52,7 +59,7 @@ def active_session(spark: SparkSession) -> Iterator[None]:
 
 def query_of_checkpoint(spark: SparkSession, checkpoint: str) -> str:
     """The short id of a checkpoint's query. Spark writes it before the first micro-batch."""
-    # A query's run has a session of its own.
+    # Each run of a query has its own session.
     key = (str(spark.session_id), checkpoint)  # type: ignore[attr-defined]
     if key not in _queries:
         try:
@@ -71,12 +78,12 @@ _queries: dict[tuple[str, str], str] = {}
 
 @contextlib.contextmanager
 def numbered_write(df: DataFrame, options: dict[str, str]) -> Iterator[None]:
-    """Tell apart the writes of one micro-batch to one stream, by their order.
+    """Number the writes of one micro-batch to one stream, by their order.
 
-    Derived ids hold query, micro-batch, partition and the row's content. Without more, a second write of an
-    equal row in the same call of foreachBatch would be taken for a repetition. So the second write gets a
-    prefix of its own. Only writes that succeed count, so one that is tried again keeps its ids. Threads count
-    for themselves, because their order is not the same each time.
+    Derived ids hold query, micro-batch, partition and the row's content. A second write of an equal row in
+    the same call of foreachBatch would look like a repetition, so it gets its own prefix. Only writes that
+    succeed count, so a repeated write keeps its ids. Each thread counts separately, because the order of
+    threads is not the same each time.
     """
     spark = df.sparkSession
     if is_connect(spark) or "batchId" in options:

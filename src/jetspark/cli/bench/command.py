@@ -43,7 +43,7 @@ _SAMPLE = 16
 def pub(
     subject: Subject, msgs: Msgs = 100_000, size: Size = "128", clients: Clients = 1, json: Json = False
 ) -> None:
-    """Publish as fast as the server takes it. Samples are blocks of messages, a message's share of each."""
+    """Publish as fast as the server takes it. Samples are mean times per message of blocks."""
     body = bytes(_body_size(size))
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
@@ -64,7 +64,7 @@ def pub(
 
 @command(app, "sub", example="jetspark bench sub bench.test --msgs 1000000")
 def sub(subject: Subject, msgs: Msgs = 100_000, clients: Clients = 1, json: Json = False) -> None:
-    """Receive messages that somebody else publishes; the clock starts at the first one."""
+    """Receive messages that another client publishes; the clock starts at the first one."""
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
         async with await nc.subscribe(subject, pending_messages_limit=0, pending_bytes_limit=0) as messages:
@@ -78,7 +78,7 @@ def sub(subject: Subject, msgs: Msgs = 100_000, clients: Clients = 1, json: Json
 
 @command(app, "pubsub", example="jetspark bench pubsub bench.test --msgs 100000 --size 128")
 def pubsub(subject: Subject, msgs: Msgs = 100_000, size: Size = "128", json: Json = False) -> None:
-    """Publish on one connection and receive on another. Samples are the ways of single messages."""
+    """Publish on one connection and receive on another. Samples are the latencies of single messages."""
     length = max(8, _body_size(size))
 
     async def work() -> Result:
@@ -184,7 +184,7 @@ def js_consume(
     clients: Clients = 1,
     json: Json = False,
 ) -> None:
-    """Read a stream with a buffer that refills itself. Samples are blocks, a message's share of each."""
+    """Read a stream with a buffer that refills itself. Samples are mean times per message of blocks."""
 
     async def one(nc: Connection, count: int, samples: list[float], advance: Callable[[int], None]) -> None:
         reader = await _reader(nc, stream, count, ack)
@@ -224,7 +224,7 @@ def js_fetch(
             got = await reader.fetch(min(batch, left), expires=5.0)
             samples.append(time.perf_counter() - began)
             if not got:
-                raise CommandFailed(f"stream {stream} ran dry with {number(left)} messages to go")
+                raise CommandFailed(f"stream {stream} ran out of messages with {number(left)} still to read")
             if ack:
                 for message in got:
                     await message.ack()
@@ -239,8 +239,8 @@ async def _reader(nc: Connection, stream: str, count: int, ack: bool) -> Consume
     found = (await find_stream(js, stream)).cached_info
     if found.state.messages < count:
         raise CommandFailed(
-            f"stream {stream} has {number(found.state.messages)} messages, fewer than a client should read\n"
-            "fill it with 'jetspark bench js pub', or ask for less"
+            f"stream {stream} has {number(found.state.messages)} messages, fewer than each client "
+            "should read\nfill it with 'jetspark bench js pub', or ask for less"
         )
     policy = AckPolicy.EXPLICIT if ack else AckPolicy.NONE
     config = ConsumerConfig(ack_policy=policy, max_ack_pending=-1, mem_storage=True, inactive_threshold=30)
@@ -280,7 +280,7 @@ async def _parallel(
 ) -> Result:
     """Run a client's work on several connections at once."""
     if msgs < clients:
-        raise UsageError(f"--msgs: {msgs} are too few for {clients} clients")
+        raise UsageError(f"--msgs: {msgs} is too few for {clients} clients")
     async with AsyncExitStack() as closing:
         links = [await closing.enter_async_context(connection()) for _ in range(clients)]
         if prepare is not None:

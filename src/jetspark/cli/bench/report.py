@@ -19,12 +19,12 @@ class Result:
     bytes: int
     seconds: float
     samples: list[float] = field(default_factory=list)
-    """Seconds; what each is the time of, ``sampled`` says."""
+    """Seconds; ``sampled`` says what each one measures."""
     sampled: str = "message"
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def percentiles(samples: list[float]) -> dict[str, float]:
     ordered = sorted(samples)
 
     def at(part: float) -> float:
-        # Nearest rank: an actual sample, never one between two.
+        # Nearest rank: an actual sample, never an interpolated one.
         return round(ordered[max(0, math.ceil(part * len(ordered)) - 1)] * 1e6, 1)
 
     return {

@@ -129,7 +129,7 @@ def edit(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Change a consumer. Only what is said changes."""
+    """Change a consumer. Only the given options change."""
     fields = consumer_options.changes(given)
     if not fields:
         raise UsageError("nothing to change: give an option such as --wait 2m")
@@ -199,7 +199,7 @@ def next_(
             return got
 
     if run(work()) == 0:
-        raise CommandFailed(f"no message within {seconds_text(seconds)}; --wait waits longer")
+        raise CommandFailed(f"no message within {seconds_text(seconds)}; raise --wait to wait longer")
 
 
 @command(
@@ -212,7 +212,7 @@ def sub(
     stream: StreamName,
     consumer: ConsumerName,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many.", min=1)
+        int | None, typer.Option("--count", metavar="N", help="End after N messages.", min=1)
     ] = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge them.")] = True,
     ack_mode: Mode = "ack",
@@ -256,7 +256,10 @@ def pause(
     stream: StreamName,
     consumer: ConsumerName,
     until: Annotated[
-        str, typer.Argument(metavar="TIME", help="For how long, or until when.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TIME", help="For how long, or until when (UTC without a zone).", show_default=False
+        ),
     ],
     force: Force = False,
     json: Json = False,
@@ -276,7 +279,9 @@ def pause(
     elif state.paused:
         output.line(f"paused {consumer} until {time_text(state.pause_until)}")
     else:
-        raise CommandFailed(f"{consumer} is not paused: {time_text(when)} is over, or the server is too old")
+        raise CommandFailed(
+            f"{consumer} is not paused: {time_text(when)} is in the past, or the server is too old"
+        )
 
 
 @command(app, "resume", example="jetspark consumer resume ORDERS worker")
@@ -299,7 +304,8 @@ def reset(
     stream: StreamName,
     consumer: ConsumerName,
     seq: Annotated[
-        int | None, typer.Option("--seq", metavar="N", help="Go on here; default: at the ack floor.", min=1)
+        int | None,
+        typer.Option("--seq", metavar="N", help="Continue at this sequence; default: the ack floor.", min=1),
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -332,7 +338,7 @@ async def _handle(message: Message, mode: str, raw: bool, json: bool) -> None:
             output.line(output.safe(f"  {name}: {value}"))
         output.line(output.data_text(message.data))
         output.line()
-        # A pipe keeps blocks back, and what is kept back is not printed yet.
+        # A pipe buffers its output, and what is buffered is not printed yet.
         output.flush()
     if mode == "ack":
         await message.ack()

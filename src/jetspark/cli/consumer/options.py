@@ -23,7 +23,9 @@ EDIT: dict[str, Any] = {
     "backoff": many_option("--backoff", "DURATION", "Waits before redelivery; repeat, or use commas."),
     "sample": number_option("--sample", "Percentage of acks to publish a metric for."),
     "headers_only": flag_option("headers-only", "Deliver no bodies."),
-    "inactive_threshold": text_option("--inactive-threshold", "DURATION", "Remove it when unused so long."),
+    "inactive_threshold": text_option(
+        "--inactive-threshold", "DURATION", "Remove it when unused for this long."
+    ),
     "max_pull_batch": number_option("--max-pull-batch", "Largest batch of one pull."),
     "max_pull_expire": text_option("--max-pull-expire", "DURATION", "Longest expiry of one pull."),
     "max_pull_bytes": text_option("--max-pull-bytes", "SIZE", "Most bytes of one pull."),
@@ -49,7 +51,9 @@ ADD: dict[str, Any] = {
     "flow_control": flag_option("flow-control", "Push: pace by the client's answers."),
     "max_waiting": number_option("--max-waiting", "Most pulls that may wait."),
     "memory": flag_option("memory", "Keep its state in memory."),
-    "pause": text_option("--pause", "TIME", "Deliver nothing for so long, or until then (2.11)."),
+    "pause": text_option(
+        "--pause", "TIME", "Deliver nothing for this long, or until this time (UTC without a zone; 2.11)."
+    ),
     "pinned_groups": text_option("--pinned-groups", "NAME", "Priority group, pinned client (2.11)."),
     "overflow_groups": text_option("--overflow-groups", "NAME", "Priority group, overflow (2.11)."),
     "prioritized_groups": text_option("--prioritized-groups", "NAME", "Priority group, prioritized (2.12)."),
@@ -114,7 +118,7 @@ def changes(given: dict[str, Any]) -> dict[str, Any]:
     filters = words(given.get("filter"))
     found = {name: value for name, value in fields.items() if value is not None}
     if filters:
-        # One of them goes into the request's subject, where permissions see it.
+        # A single filter goes into the request's subject, where permissions apply to it.
         found["filter_subject"] = filters[0] if len(filters) == 1 else None
         found["filter_subjects"] = filters if len(filters) > 1 else None
     return found
@@ -130,7 +134,7 @@ def _start(text: str) -> dict[str, Any]:
         when = moment("--deliver", text, past=True)
     except UsageError:
         raise UsageError(
-            f"--deliver: {text!r} is none of all, new, last, subject, a sequence, a duration, a time"
+            f"invalid --deliver {text!r}; use all, new, last, subject, a sequence, a time or an age (1h)"
         ) from None
     return {"deliver_policy": "by_start_time", "opt_start_time": when}
 
@@ -149,5 +153,5 @@ def new_config(name: str | None, given: dict[str, Any]) -> ConsumerConfig:
                 wire["durable_name"] = name
         return ConsumerConfig.from_wire(wire).replace(**fields)
     if name is None and not ephemeral:
-        raise UsageError("give the consumer's name, or --ephemeral for one that goes when unused")
+        raise UsageError("give the consumer's name, or --ephemeral for one that is removed when unused")
     return ConsumerConfig(name=name, durable_name=None if ephemeral else name, **fields)

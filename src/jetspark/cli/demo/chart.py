@@ -23,7 +23,7 @@ def money(cents: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """One character a value, or a mean of several where the line is too short."""
+    """One character per value, or per mean of several values where the line is too short."""
     if not values:
         return ""
     if len(values) > width:
@@ -73,7 +73,7 @@ def write_png(path: Path, totals: Sequence[Total]) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    # It tells of its font cache at the first start.
+    # It logs about its font cache at the first start.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     regions = by_region(totals)
     minutes = sorted({total.minute for total in totals})

@@ -1,6 +1,6 @@
 """``jetspark demo``: the product in a minute: a server, live orders, a Spark pipeline, a crash, and proof.
 
-The pipeline is a job of ``jetspark pipe`` in a process of its own, exactly as a user would run it. Everything
+The pipeline is a job of ``jetspark pipe`` in its own process, exactly as a user would run it. Everything
 is measured from outside: what was acked, what is stored, what came out, compared order by order.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Seconds that the server is down.
 OUTAGE = 1.5
-#: Seconds for which the results may take after the last order, on a slow machine.
+#: Seconds that the results may take after the last order, on a slow machine.
 PATIENCE = 120.0
 _TOTALS_IN = ("REVENUE stream", "parquet")
 
@@ -87,7 +87,7 @@ def demo(
 ) -> None:
     """Show everything at once: live orders, a Spark pipeline, a server crash, and that nothing was lost.
 
-    Starts a server of its own. A Spark pipeline drops orders that came twice, sums the revenue by region and
+    Starts its own server. A Spark pipeline drops orders that came twice, sums the revenue by region and
     minute, and writes it to a stream and to parquet. In the middle the server is killed with -9. At the end
     all orders are compared by their ids; the exit code is 1 if one was lost or counted twice.
     """
@@ -95,8 +95,8 @@ def demo(
 
     require_spark()
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out: {out} is a file; name a folder")
-    # The planned loss of the connection is told by us.
+        raise UsageError(f"--out: {out} is a file; give a folder")
+    # We report the planned loss of the connection ourselves.
     logging.getLogger("jetspark").addHandler(logging.NullHandler())
     began = time.monotonic()
     minutes = max(5, min(30, orders // 60))
@@ -138,7 +138,7 @@ class Show:
     rows_in: dict[str, int] = field(default_factory=dict)
 
     async def play(self, screen: Screen) -> tuple[Reconciliation, list[Total]] | None:
-        """All of it; None when it was interrupted."""
+        """Run it; None when it was interrupted."""
         async with stopped_by_signal() as stopped:
             work = asyncio.ensure_future(self._scenes(screen))
             waiting = asyncio.ensure_future(stopped.wait())
@@ -192,7 +192,7 @@ class Show:
         path.write_text(JOB % {name: jsonlib.dumps(text) for name, text in texts.items()})
         return path
 
-    # -- the four who take part --------------------------------------------------------------------------
+    # -- the four tasks ----------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _pipeline(self, job: Path, screen: Screen) -> AsyncIterator["Pipeline"]:
@@ -207,7 +207,7 @@ class Show:
             await pipeline.end()
 
     async def _listen(self, pipeline: "Pipeline", screen: Screen) -> None:
-        """What the pipeline tells of itself."""
+        """Reads the progress reports of the pipeline."""
         async for line in pipeline.stdout:
             report = jsonlib.loads(line)
             if report["type"] == "progress":
@@ -218,7 +218,7 @@ class Show:
             elif report["type"] == "totals":
                 for one in report["sinks"]:
                     kind = one["sink"].partition(":")[0]
-                    # The closing message is no order.
+                    # The closing message is not an order.
                     self.rows_in[_TOTALS_IN[kind == "parquet"]] = one["rows_in"] - 1
 
     @contextlib.asynccontextmanager
@@ -244,7 +244,7 @@ class Show:
         """Publishes at a steady pace; the server is killed under it."""
         half = len(self.messages) // 2
         pause = self.seconds / len(self.messages)
-        # What is sent again after the crash comes later by at most the window: half a minute of trade.
+        # Messages sent again after the crash are late by at most the window: half a minute of orders.
         window = max(10, len(self.messages) // self.minutes // 2)
         acks: list[tuple[Order, asyncio.Future[Any]]] = []
         crash: asyncio.Future[None] | None = None
@@ -271,7 +271,7 @@ class Show:
                 await publisher.publish(last.subject, last.body(), msg_id=last.message_id)
         finally:
             if crash is not None:
-                # Also when we are interrupted: nobody may bring the server back after its end.
+                # Also when interrupted: the server must not be restarted after its end.
                 await asyncio.gather(crash, return_exceptions=True)
         screen.published(len(self.messages))
         self.sent = [order for order, ack in acks if ack.done() and ack.exception() is None]
@@ -286,7 +286,7 @@ class Show:
     # -- the end -----------------------------------------------------------------------------------------
 
     async def _complete(self, js: JetStream) -> None:
-        """Wait until every order is in both outputs; what is missing in the end is for the reconciliation."""
+        """Wait until every order is in both outputs. The reconciliation reports what is missing then."""
         wanted = {order.order_id for order in self.sent}
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -308,13 +308,13 @@ class Show:
 
 
 async def _both(work: Any, pipeline: "Pipeline") -> None:
-    """Do something while the pipeline runs; when that ends first, it has failed."""
+    """Do something while the pipeline runs. Fails when the pipeline ends first."""
     task = asyncio.ensure_future(work)
     ended = asyncio.ensure_future(pipeline.process.wait())
     try:
         await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise CommandFailed(f"the pipeline ended too early: {pipeline.complaint()}")
+            raise CommandFailed(f"the pipeline ended early: {pipeline.complaint()}")
         task.result()
     finally:
         for one in (task, ended):
@@ -340,7 +340,7 @@ def read_parquet(folder: Path) -> list[Total]:
 
 
 def committed_files(folder: Path) -> set[str]:
-    """The names in the log that Spark keeps in ``_spark_metadata``: one a batch, and summaries."""
+    """The names in the log that Spark keeps in ``_spark_metadata``: one per batch, and summaries."""
     names: set[str] = set()
     with contextlib.suppress(FileNotFoundError):
         for log in (folder / "_spark_metadata").iterdir():
@@ -353,7 +353,7 @@ def committed_files(folder: Path) -> set[str]:
 
 @dataclass(slots=True)
 class Pipeline:
-    """``jetspark pipe run`` in a process of its own."""
+    """``jetspark pipe run`` in its own process."""
 
     process: asyncio.subprocess.Process
     log: Path
@@ -362,7 +362,7 @@ class Pipeline:
     async def start(cls, job: Path, log: Path) -> "Pipeline":
         """Start it. It ends by itself when this process is gone."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        # A session of its own: Ctrl-C is for us, who end it in order.
+        # Its own session: Ctrl-C reaches us alone, and we end it in order.
         # The job names its server; nothing else may.
         env = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
         try:
@@ -395,7 +395,7 @@ class Pipeline:
             raise CommandFailed(f"the pipeline ended with {code}: {self.complaint()}")
 
     async def end(self) -> None:
-        """Whatever happened, leave nothing behind."""
+        """Leave no process behind."""
         if self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -408,7 +408,7 @@ class Pipeline:
         await self.process.wait()
 
     def complaint(self) -> str:
-        """What it said last."""
+        """The last lines of its log."""
         lines = self.log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
         return f"{errors[-1].removeprefix('error: ')}\nits log: {self.log}" if errors else f"see {self.log}"

@@ -53,7 +53,7 @@ class Order:
 
 
 def make_orders(count: int, minutes: int, seed: int = 7) -> list[Order]:
-    """A day's messages in the order in which they are sent; ``count`` different orders."""
+    """A day's messages in sending order; ``count`` different orders."""
     luck = random.Random(seed)
     regions, weights = list(REGIONS), list(REGIONS.values())
     messages: list[Order] = []
@@ -71,8 +71,8 @@ def make_orders(count: int, minutes: int, seed: int = 7) -> list[Order]:
         cents = round(luck.lognormvariate(8.2, 0.7) * swell)
         messages.append(Order(order_id, region, cents, time, order_id, late))
         if luck.random() < DUPLICATE_SHARE:
-            # Sent again by an application that does not know better: under another message id, so that the
-            # server stores it, and the pipeline has to find it.
+            # Sent again by a careless application under another message id, so the server stores it and the
+            # pipeline has to find it.
             twin = Order(order_id, region, cents, time, f"{order_id}-again", late, again=True)
             waiting.append((len(messages) + luck.randrange(1, DUPLICATE_DISTANCE), twin))
         while waiting and waiting[0][0] <= len(messages):

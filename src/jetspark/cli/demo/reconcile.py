@@ -99,7 +99,7 @@ def reconcile(
         if twice:
             problems.append(f"{place} has {len(twice)} orders more than once, e.g. {min(twice)}")
         if unknown:
-            problems.append(f"{place} has {len(unknown)} orders that nobody sent, e.g. {min(unknown)}")
+            problems.append(f"{place} has {len(unknown)} orders that were never sent, e.g. {min(unknown)}")
         if not (missing or twice or unknown):
             problems += _sums(place, totals, expected)
     return Reconciliation(

@@ -37,7 +37,7 @@ class Screen:
         sys.stdout.flush()
 
     def published(self, sent: int) -> None:
-        """So many messages have been published so far."""
+        """Show how many messages have been published."""
         self.sent = sent
         if sent * 4 // self.total > self.quarter:
             self.quarter = sent * 4 // self.total
@@ -119,7 +119,7 @@ class Picture(Screen):
         table.add_column("By minute", min_width=30)
         table.add_column("Until")
         regions: dict[str, list[Total]] = defaultdict(list)
-        # Results arrive in another task; a copy can't change below us.
+        # Results arrive in another task, so iterate over a copy.
         for total in list(self.results.values()):
             regions[total.region].append(total)
         for region, totals in sorted(regions.items()):

@@ -21,7 +21,7 @@ Trigger = Annotated[
     typer.Option(
         "--trigger",
         metavar="TIME|available-now|once",
-        help=f"Time between micro-batches; or read what is there, then end. Default: {DEFAULT_TRIGGER}.",
+        help=f"Time between micro-batches, or read what is there and end. Default: {DEFAULT_TRIGGER}.",
     ),
 ]
 Checkpoint = Annotated[
@@ -37,11 +37,11 @@ RestartFrom = Annotated[
     typer.Option(
         "--restart-from",
         metavar="committed|earliest|latest|SEQ|TIME",
-        help="Begin a new checkpoint there; committed: where the old one ends. Rows before may come again.",
+        help="Start a new checkpoint there; committed: where the old one ends. Rows may be written again.",
     ),
 ]
 NewCheckpoint = Annotated[
-    bool, typer.Option("--new-checkpoint", help="Begin a new checkpoint at --start; the old one is kept.")
+    bool, typer.Option("--new-checkpoint", help="Start a new checkpoint at --start; the old one is kept.")
 ]
 AllowDataLoss = Annotated[
     bool,
@@ -55,7 +55,7 @@ Master = Annotated[
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's log.")]
 
@@ -80,14 +80,15 @@ def _option(flag: str, metavar: str, help: str) -> Any:
 _HELP = f"""Run a Spark streaming query over streams: read, transform with SQL, write.
 
 The messages are the view 'input' with the columns stream, sequence, subject, timestamp, headers and data,
-and with a JSON schema the fields of the bodies. Ctrl-C finishes the micro-batch that runs; a rerun of the
-same job continues where it ended.
+and with a JSON schema the fields of the bodies. Ctrl-C finishes the current micro-batch; a rerun of the same
+job continues where it ended.
 
-A job is its --name, or without one what it reads and from where; each sink has its own checkpoint. So the
-SQL may change, and sinks come and go. A change that a checkpoint can't take is refused before it runs.
+A job is identified by its --name, or without one by what it reads and from where. Each sink has its own
+checkpoint, so the SQL may change and sinks may be added or removed. A change that a checkpoint can't take is
+refused before the job runs.
 
-A row goes to a stream as it is when it has a column 'data', else as JSON of its columns. The subject is the
-one given, in which {{column}} stands for a column's value, or the column 'subject'.
+A row with a column 'data' is published as it is, any other row as JSON of its columns. The subject is the one
+given, in which {{column}} is replaced by that column's value, or the column 'subject'.
 
 \b
 Example:
@@ -109,7 +110,8 @@ def pipe(
         typer.Option(
             "--start",
             metavar="earliest|latest|SEQ|TIME",
-            help="Where the first run begins; a time may be an age such as 1h. Default: earliest.",
+            help="Where the first run begins. TIME: an age such as 1h, or a time (UTC without a zone). "
+            "Default: earliest.",
         ),
     ] = None,
     json_schema: Annotated[
@@ -147,7 +149,7 @@ def pipe(
         _option("--partition-by", "COLUMN", "Folders by these columns, in files and tables."),
     ] = None,
     max_per_batch: Annotated[
-        int | None, typer.Option("--max-per-batch", metavar="N", help="Most messages of one micro-batch.")
+        int | None, typer.Option("--max-per-batch", metavar="N", help="Most messages per micro-batch.")
     ] = None,
     checkpoint: Checkpoint = None,
     restart_from: RestartFrom = None,
@@ -189,7 +191,7 @@ def pipe(
     }
     if context.invoked_subcommand is not None:
         if any(given.values()) or json or verbose:
-            raise UsageError("pipe run: the job is in the file; options come behind 'run FILE'")
+            raise UsageError("pipe run: the file holds the job; put options after 'run FILE'")
         return
     _execute(given, json, verbose)
 
@@ -216,8 +218,8 @@ def run(
 ) -> None:
     """Run the job in a file. Its keys are the options of 'jetspark pipe' with '_' for '-'.
 
-    Those given here win. 'server' and 'context' may stand in the file, too; folders are relative to where
-    the command runs.
+    Options given here win. The file may also set 'server' and 'context'. Folders are relative to where the
+    command runs.
     """
     given = load(file)
     flags: dict[str, Any] = {"trigger": trigger, "checkpoint": checkpoint, "master": master, "conf": conf}

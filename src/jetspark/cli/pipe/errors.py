@@ -11,7 +11,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _PLACE = re.compile(r"\(?line (\d+), ?pos (\d+)\)?|line (\d+) pos (\d+)")
 _PYTHON = re.compile(r"^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*): (.+)$")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)$")
-# Conditions that say nothing but that something failed.
+# Conditions that only say that something failed.
 _WRAPPERS = ("STREAM_FAILED", "TASK_WRITE_FAILED", "FAILED_EXECUTE")
 _HINTS = {
     "STREAMING_OUTPUT_MODE": "use --output-mode update, or --watermark with a window in GROUP BY",
@@ -22,7 +22,7 @@ _HINTS = {
 
 
 def failed(what: str, error: BaseException) -> CommandFailed:
-    """An error of Spark as one of ours; ``what``: where in the job it belongs."""
+    """An error of Spark as an error of the command; ``what``: the part of the job that it is about."""
     text, condition = brief(error)
     text = text.replace("set failOnDataLoss=false", "use --allow-data-loss")
     hint = next((hint for start, hint in _HINTS.items() if condition.startswith(start)), "")
@@ -33,7 +33,7 @@ def brief(error: BaseException) -> tuple[str, str]:
     """One line, and Spark's name for the condition ("" when it has none)."""
     full = str(error)
     lines = full.splitlines()
-    # What a source, a sink or a function in Python raised stands last in its traceback.
+    # An error of a Python source, sink or function is the last line of its traceback.
     if any("Traceback (most recent call last)" in line for line in lines):
         start = max(n for n, line in enumerate(lines) if "Traceback (most recent call last)" in line)
         for line in lines[start + 1 :]:

@@ -20,7 +20,7 @@ def is_remote(path: str) -> bool:
 
 
 class Files(Protocol):
-    """A file system, as far as it is needed here. What is not there is None or empty."""
+    """The part of a file system that is needed here. What does not exist is None or empty."""
 
     def read(self, path: str) -> str | None: ...
 
@@ -87,7 +87,7 @@ class HadoopFiles:
             stream.close()
             if target is fresh and self._replaced(fresh, place):
                 return
-        # An object store: it has no rename, and a file is there as a whole or not at all.
+        # An object store has no rename, and writes a file as a whole or not at all.
         with contextlib.suppress(Exception):
             system.delete(fresh, False)
 
@@ -110,7 +110,7 @@ class HadoopFiles:
 
 
 def files_for(path: str, spark: SparkSession | None) -> Files | None:
-    """What reads the path; None while that takes a Spark which has not started."""
+    """The file system of a path; None when it needs Spark, which has not started."""
     if not is_remote(path):
         return LocalFiles()
     return None if spark is None else HadoopFiles(spark)

@@ -1,6 +1,6 @@
 """A job of ``jetspark pipe``, from flags or a TOML file: parsed and checked without Spark and server.
 
-Whatever can be known from the words alone is refused here, so that nobody waits for a JVM to hear of a typo.
+Mistakes that show in the words alone are refused here, so users do not wait for a JVM to learn of a typo.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import hashlib
 import json
 import os
 import re
-import string
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetspark.cli.errors import CommandFailed, UsageError
 from jetspark.cli.pipe.json_schema import check_clash, check_schema
 from jetspark.cli.pipe.record import bare_sql, without_comments
-from jetspark.cli.values import duration, moment, words
+from jetspark.cli.values import duration, words
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_name
-from jetspark.wire.subjects import validate_filter, validate_subject
+from jetspark.spark.options import OptionError
+from jetspark.spark.source.options import EARLIEST, LATEST, parse_position, parse_streams
+from jetspark.spark.subject_template import SubjectTemplate, parse_template
+from jetspark.wire.subjects import validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,11 +38,15 @@ ONCE = "once"
 COMMITTED = "committed"
 DEFAULT_TRIGGER = "1s"
 DEFAULT_MASTER = "local[*]"
+_STARTS = (
+    "earliest, latest, a sequence from 1, a time such as 2026-01-31T12:00:00Z (UTC without a zone) "
+    "or an age such as 1h"
+)
 
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
 _STATEMENT = re.compile(r"\s*\(*\s*(select|with|from|values|table)\b", re.IGNORECASE)
 _INPUT = re.compile(r"\binput\b", re.IGNORECASE)
-_WATERMARK = re.compile(r"([\w.`]+)\s+(\d+(?:\.\d+)?)\s*([A-Za-zµ]+)")
+_WATERMARK = re.compile(r"([\w.`]+)\s+(\S.*)")
 _MASTER = re.compile(r"(local(\[(\*|\d+)(,\s*\d+)?\])?|yarn|(spark|k8s|mesos)://\S+)")
 
 
@@ -53,6 +60,11 @@ class Sink:
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.kind, self.target, self.subject) if part)
+
+    @property
+    def template(self) -> SubjectTemplate | None:
+        """The subject with its columns."""
+        return None if self.subject is None else parse_template(self.subject)
 
     @property
     def is_file(self) -> bool:
@@ -70,12 +82,12 @@ class Sink:
         return f"{self.kind}:{where}"
 
     def slug(self, key: str) -> str:
-        """A name for its checkpoint: readable, and unlike that of every other sink."""
+        """A name for its checkpoint: readable and unique."""
         return self._slug(key)
 
     @property
     def legacy_slug(self) -> str:
-        """As versions before named jobs called it: with the subject, and relative."""
+        """Its name in versions before named jobs: with the subject, and relative."""
         return self._slug(str(self))
 
     def _slug(self, text: str) -> str:
@@ -86,7 +98,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When micro-batches run: every so many seconds, or until what is there now is read."""
+    """When micro-batches run: every N seconds, or until what is there now is read."""
 
     seconds: float | None = None
     kind: str = "every"
@@ -131,7 +143,7 @@ class Job:
     context: str | None = None
 
     title: str | None = None
-    """What to call a job without a name: that of its file. It is no part of its identity."""
+    """What to call a job without a name: the name of its file. It is not part of the identity."""
     restart_from: str | None = None
     new_checkpoint: bool = False
     allow_data_loss: bool = False
@@ -143,7 +155,7 @@ class Job:
 
     @property
     def restarts(self) -> bool:
-        """Whether this run shall begin with a new checkpoint."""
+        """Whether this run starts with a new checkpoint."""
         return self.new_checkpoint or self.restart_from is not None
 
     @property
@@ -151,10 +163,10 @@ class Job:
         return "-".join(re.sub(r"\W+", "_", stream) for stream in self.streams)
 
     def folder(self, server: str) -> str:
-        """Where its checkpoints are: as asked for, or a place that follows from its identity.
+        """Where its checkpoints are: the given folder, or one that follows from its identity.
 
-        A job is its name. One without a name is what it reads, and from which server. SQL, sinks, trigger and
-        all the rest may change and are no part of it.
+        A job is identified by its name, or without one by what it reads and from which server. SQL, sinks,
+        trigger and everything else may change and are not part of it.
         """
         if self.checkpoint is not None:
             return self.checkpoint
@@ -167,11 +179,11 @@ class Job:
 
     @property
     def legacy_labels(self) -> set[str]:
-        """How folders of older versions may begin for this job."""
+        """How the names of older versions' folders may begin for this job."""
         return {one for one in (self.name, self.title, self._source) if one}
 
     def legacy_folder(self, server: str) -> Path:
-        """Where older versions kept the checkpoint of exactly this job: it hashed all of it."""
+        """Where older versions kept the checkpoint of exactly this job: they hashed all of it."""
         kept: tuple[str, ...] = (
             "streams",
             "sql",
@@ -195,7 +207,7 @@ class Job:
 
 
 def state_folder() -> Path:
-    """Where checkpoints are kept when nothing else was asked for."""
+    """Where checkpoints are kept by default."""
     parent = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(parent) / "jetspark" / "pipe"
 
@@ -232,16 +244,16 @@ def load(path: Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             found = tomllib.load(file)
     except IsADirectoryError:
-        raise UsageError(f"{path}: is a folder; give the TOML file of a job") from None
+        raise UsageError(f"{path} is a folder; give the TOML file of a job") from None
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
     for key, value in found.items():
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(KEYS)}"
-            raise UsageError(f"{path}: {key!r} is not known; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
+            raise UsageError(f"{path}: unknown key {key!r}; {hint}")
         _check_type(path, key, value)
     return {
         key: [value] if key in _LISTS and isinstance(value, str) else value for key, value in found.items()
@@ -274,10 +286,12 @@ def build(given: Mapping[str, Any]) -> Job:
     streams = tuple(words(got.get("from", [])))
     if not streams:
         raise UsageError(
-            "--from: which stream? Give a name, several with commas, or a pattern like 'ORDERS-*'"
+            "missing --from; give a stream, several with commas, or a pattern such as 'ORDERS-*'"
         )
-    for stream in streams:
-        _named("--from", stream, re.sub(r"[*?\[\]!]", "x", stream))
+    try:
+        parse_streams(streams)
+    except InvalidArgument as error:
+        raise UsageError(f"invalid --from {error.value!r}: a stream's name {error.rule}") from None
     subjects = tuple(words(got.get("subjects", [])))
     for subject in subjects:
         try:
@@ -287,14 +301,14 @@ def build(given: Mapping[str, Any]) -> Job:
     sql = _sql(got.get("sql"))
     output_mode = str(got.get("output_mode", "append")).lower()
     if output_mode not in OUTPUT_MODES:
-        raise UsageError(f"--output-mode: {output_mode!r} is none of {', '.join(OUTPUT_MODES)}")
+        raise UsageError(f"invalid --output-mode {output_mode!r}; use append, update or complete")
     partition_by = tuple(words(got.get("partition_by", [])))
     sinks = _sinks(got.get("to", []), output_mode, partition_by)
     schema, infer, into = got.get("json_schema"), bool(got.get("json_infer")), got.get("json_into")
     if schema is not None and infer:
-        raise UsageError("--json-infer: contradicts --json-schema; give one of them")
+        raise UsageError("--json-infer and --json-schema can't be combined; give one of them")
     if into is not None and schema is None and not infer:
-        raise UsageError("--json-into: needs --json-schema or --json-infer")
+        raise UsageError("--json-into needs --json-schema or --json-infer")
     if schema is not None:
         names = check_schema(schema)
         check_clash("--json-schema", names if into is None else [into])
@@ -302,25 +316,25 @@ def build(given: Mapping[str, Any]) -> Job:
     unique = tuple(words(got.get("unique", [])))
     if unique and watermark is None:
         raise UsageError(
-            "--unique: needs --watermark, which says how long a value is remembered\n"
+            "--unique needs --watermark, which says how long values are remembered\n"
             "e.g. --watermark 'timestamp 10m'"
         )
     most = got.get("max_per_batch")
     if most is not None and most < 1:
-        raise UsageError(f"--max-per-batch: {most} must be 1 or more")
+        raise UsageError(f"invalid --max-per-batch {most}; it must be greater than zero")
     master = got.get("master", DEFAULT_MASTER)
     if _MASTER.fullmatch(master) is None:
         raise UsageError(
-            f"--master: {master!r} is no master of Spark; write local[2], local[*] or spark://HOST:PORT"
+            f"invalid --master {master!r}: not a Spark master URL; use local[2], local[*] or spark://HOST:PORT"
         )
     name = got.get("name")
     if name is not None and re.fullmatch(r"[\w-]{1,60}", name) is None:
-        raise UsageError(f"--name: {name!r} must be of letters, digits, '-' and '_', at most 60")
+        raise UsageError(f"invalid --name {name!r}; use up to 60 letters, digits, '-' and '_'")
     restart_from = got.get("restart_from")
     if restart_from is not None:
         restart_from = parse_restart(restart_from)
         if got.get("new_checkpoint"):
-            raise UsageError("--restart-from: makes a new checkpoint by itself; leave out --new-checkpoint")
+            raise UsageError("--restart-from already starts a new checkpoint; leave out --new-checkpoint")
     checkpoint = got.get("checkpoint")
     if checkpoint is not None:
         _check_folder("--checkpoint", checkpoint)
@@ -358,23 +372,27 @@ def parse_sink(text: str) -> Sink:
     kind, rest = kind.lower(), rest.strip()
     if kind == "console":
         if rest:
-            raise UsageError(f"--to: {text!r}: console takes nothing behind it")
+            raise UsageError(f"invalid --to {text!r}; console takes no target")
         return Sink("console")
     if kind not in ("jetstream", "table", *FILE_KINDS):
-        raise UsageError(f"--to: {text!r} is no sink; write {SINKS}")
+        raise UsageError(f"invalid --to {text!r}: not a sink; use {SINKS}")
     if not rest:
-        raise UsageError(f"--to: {text!r}: where to? Write {SINKS}")
+        raise UsageError(f"invalid --to {text!r}: the target is missing; use {SINKS}")
     if kind == "jetstream":
         stream, _, subject = rest.partition(":")
-        _named("--to", stream, stream)
-        if subject:
-            _check_subject(text, subject)
-        elif ":" in rest:
-            raise UsageError(f"--to: {text!r}: the subject is empty; leave out the colon, or name one")
+        try:
+            check_name("stream", stream)
+            if subject:
+                parse_template(subject, field="subject")
+        except InvalidArgument as error:
+            what = "a stream's name" if error.field == "stream" else f"subject {subject!r}"
+            raise UsageError(f"invalid --to {text!r}: {what} {error.rule}") from None
+        if ":" in rest and not subject:
+            raise UsageError(f"invalid --to {text!r}: the subject is empty; add one or leave out the colon")
         return Sink(kind, stream, subject or None)
     if kind == "table":
         if _TABLE.fullmatch(rest) is None:
-            raise UsageError(f"--to: {text!r}: {rest!r} is no name of a table; write table:orders")
+            raise UsageError(f"invalid --to {text!r}: {rest!r} is not a table name; use table:orders")
         return Sink(kind, rest)
     _check_folder("--to", rest)
     return Sink(kind, rest)
@@ -390,28 +408,19 @@ def parse_trigger(text: str) -> Trigger:
     try:
         seconds = duration("--trigger", text)
     except UsageError:
-        raise UsageError(
-            f"--trigger: {text!r} is none; write a time such as 5s, {AVAILABLE_NOW} or {ONCE}"
-        ) from None
+        raise UsageError(f"invalid --trigger {text!r}; use 5s, {AVAILABLE_NOW} or {ONCE}") from None
     return Trigger(seconds)
 
 
 def parse_start(text: str) -> str:
     """The source's ``startingPosition``: an edge, a sequence, or a time in UTC."""
-    plain = text.strip().lower()
-    if plain in ("earliest", "latest"):
-        return plain
-    if plain.isdecimal():
-        if int(plain) < 1:
-            raise UsageError(f"--start: {text!r} is no sequence; the first is 1")
-        return str(int(plain))
     try:
-        return moment("--start", text.strip().removeprefix("-"), past=True).isoformat()
-    except UsageError:
-        raise UsageError(
-            f"--start: {text!r} is none; write earliest, latest, a sequence, a time such as "
-            "2026-01-31T12:00:00Z, or how long ago, such as 1h"
-        ) from None
+        found = parse_position("startingPosition", text, (EARLIEST, LATEST))
+    except OptionError:
+        raise UsageError(f"invalid --start {text!r}; use {_STARTS}") from None
+    if found.moment is not None:
+        return found.moment.resolve(datetime.now(UTC)).isoformat()
+    return found.edge or str(found.sequence)
 
 
 def parse_restart(text: str) -> str:
@@ -422,43 +431,38 @@ def parse_restart(text: str) -> str:
         return parse_start(text)
     except UsageError:
         raise UsageError(
-            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint stands), earliest, "
-            "latest, a sequence, a time such as 2026-01-31T12:00:00Z, or how long ago, such as 1h"
+            f"invalid --restart-from {text!r}; use {COMMITTED} (where the checkpoint ends), {_STARTS}"
         ) from None
 
 
 def _sql(text: str | None) -> str:
     if text is None or not text.strip():
-        raise UsageError("--sql: what to do with the messages? E.g. --sql 'SELECT * FROM input'")
+        raise UsageError("missing --sql; give a query such as --sql 'SELECT * FROM input'")
     bare = without_comments(text).rstrip(";").rstrip()
     if ";" in bare_sql(bare):
-        raise UsageError("--sql: one statement, without ';'")
+        raise UsageError("--sql takes one statement, without ';'")
     if _STATEMENT.match(bare) is None:
-        raise UsageError(f"--sql: {_short(bare)!r} is no query; write SELECT ... FROM input")
+        raise UsageError(f"invalid --sql {_short(bare)!r}: not a query; use SELECT ... FROM input")
     if _INPUT.search(bare) is None:
-        raise UsageError(f"--sql: {_short(bare)!r} does not read the messages, which are the view 'input'")
+        raise UsageError(f"invalid --sql {_short(bare)!r}: it must read the messages, the view 'input'")
     return bare
 
 
 def _sinks(texts: Sequence[str], output_mode: str, partition_by: tuple[str, ...]) -> tuple[Sink, ...]:
     if not texts:
-        raise UsageError(f"--to: where should the rows go? Write {SINKS}")
+        raise UsageError(f"missing --to; use {SINKS}")
     sinks = tuple(parse_sink(text) for text in texts)
     for number, sink in enumerate(sinks):
         if any(sink.kind == other.kind and sink.target == other.target for other in sinks[:number]):
-            raise UsageError(f"--to: {sink} is there twice")
+            raise UsageError(f"--to {sink} is given twice")
         if sink.is_file and output_mode != "append":
-            raise UsageError(
-                f"--output-mode: {output_mode} is nothing that files can do; {sink} needs append"
-            )
+            raise UsageError(f"files do not support output mode {output_mode!r}; {sink} needs append")
         if sink.kind == "table" and output_mode == "update":
-            raise UsageError(
-                f"--output-mode: {output_mode} is nothing that tables can do; {sink} needs append"
-            )
+            raise UsageError(f"tables do not support output mode {output_mode!r}; {sink} needs append")
         if sink.kind == "jetstream" and output_mode == "complete":
-            raise UsageError(f"--output-mode: {output_mode} would publish everything again; use update")
+            raise UsageError(f"streams do not support output mode 'complete'; {sink} needs append or update")
     if partition_by and not any(sink.is_file or sink.kind == "table" for sink in sinks):
-        raise UsageError("--partition-by: is for parquet, csv, json and table; there is none of them")
+        raise UsageError("--partition-by needs a parquet, csv, json or table sink")
     return sinks
 
 
@@ -467,13 +471,9 @@ def _watermark(text: str | None) -> tuple[str, str] | None:
         return None
     found = _WATERMARK.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--watermark: {text!r} is none; write a column and a time, such as 'timestamp 10m'")
-    seconds = duration("--watermark", found[2] + _UNIT.get(found[3].lower().rstrip("s"), found[3]))
+        raise UsageError(f"invalid --watermark {text!r}; use a column and a duration: 'timestamp 10m'")
+    seconds = duration("--watermark", found[2])
     return found[1], f"{round(seconds * 1000)} milliseconds"
-
-
-# Spark's words for units, beside those of the command line.
-_UNIT = {"second": "s", "minute": "m", "hour": "h", "day": "d", "sec": "s", "min": "m", "millisecond": "ms"}
 
 
 def _conf(given: Mapping[str, Any] | Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -482,13 +482,13 @@ def _conf(given: Mapping[str, Any] | Sequence[str]) -> tuple[tuple[str, str], ..
         for text in given:
             key, equals, value = text.partition("=")
             if not equals:
-                raise UsageError(f"--conf: {text!r} is not a pair; write spark.KEY=VALUE")
+                raise UsageError(f"invalid --conf {text!r}; use spark.KEY=VALUE")
             pairs.append((key.strip(), value.strip()))
     else:
         pairs = list(_flat(given))
     for key, _ in pairs:
         if not key.startswith("spark."):
-            raise UsageError(f"--conf: {key!r} is no setting of Spark; they begin with 'spark.'")
+            raise UsageError(f"invalid --conf {key!r}: Spark settings begin with 'spark.'")
     return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in pairs)
 
 
@@ -500,43 +500,17 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _named(option: str, shown: str, name: str) -> None:
-    try:
-        check_name("stream", name)
-    except InvalidArgument as error:
-        raise UsageError(f"{option}: {shown!r} is no name of a stream: it {error.rule}") from None
-
-
-def _check_subject(text: str, template: str) -> None:
-    try:
-        parts = list(string.Formatter().parse(template))
-        sample = "".join(literal + ("" if field is None else "x") for literal, field, _, _ in parts)
-        bad = any(
-            field is not None and (not field.strip() or form or conversion)
-            for _, field, form, conversion in parts
-        )
-        if bad:
-            raise UsageError(f"--to: {text!r}: between braces stands the name of a column")
-        validate_subject(sample)
-    except InvalidArgument as error:
-        raise UsageError(f"--to: {text!r}: {template!r} is no subject: {error.rule}") from None
-    except ValueError as error:
-        raise UsageError(
-            f"--to: {text!r}: {error}; a column stands in braces, as in totals.{{region}}"
-        ) from None
-
-
 def _check_folder(option: str, folder: str) -> None:
     if "://" in folder:
         return
     path = Path(folder)
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{option}: {folder} is a file; name a folder")
+        raise UsageError(f"{option}: {folder} is a file; give a folder")
     parent = path
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise CommandFailed(f"{option}: can't write to {parent}: give a folder that you may write to")
+        raise CommandFailed(f"{option}: no permission to write to {parent}; give another folder")
 
 
 def _short(text: str) -> str:

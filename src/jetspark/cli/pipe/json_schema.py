@@ -1,6 +1,6 @@
 """JSON bodies for ``jetspark pipe``: a first look at a schema in DDL, and a schema from a sample of bodies.
 
-Spark has the last word on DDL; but a JVM takes seconds to start, and a missing type needs none to be seen.
+Spark decides what is valid DDL, but a JVM takes seconds to start, and a missing type is found without one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_schema(ddl: str) -> list[str]:
     """The names of the fields; refuses what can't be DDL such as ``id long, amount double``."""
     text = ddl.strip()
     if not text:
-        raise UsageError("--json-schema: is empty; write e.g. 'id long, amount double'")
+        raise UsageError("--json-schema is empty; use e.g. 'id long, amount double'")
     if text.lower().startswith("struct<") and text.endswith(">"):
         text = text[len("struct<") : -1]
     names = []
@@ -63,13 +63,13 @@ def check_schema(ddl: str) -> list[str]:
         found = _FIELD.match(part.strip())
         if found is None:
             raise UsageError(
-                f"--json-schema: {part.strip()!r} is no field; write a name and a type, as in 'amount double'"
+                f"--json-schema: {part.strip()!r} is not a field; use a name and a type, e.g. 'amount double'"
             )
         kind = found[2].lower()
         if kind not in TYPES:
             near = difflib.get_close_matches(kind, TYPES, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(TYPES)}"
-            raise UsageError(f"--json-schema: {found[1]} is of type {found[2]!r}, which is not known; {hint}")
+            raise UsageError(f"--json-schema: {found[1]} has the unknown type {found[2]!r}; {hint}")
         names.append(found[1].strip("`").replace("``", "`"))
     return names
 
@@ -80,11 +80,11 @@ def check_clash(option: str, names: Iterable[str]) -> None:
     for name in names:
         if name.lower() in SOURCE_COLUMNS:
             raise UsageError(
-                f"{option}: {name!r} is a column of the messages already\n"
+                f"{option}: {name!r} is already a column of the messages\n"
                 "--json-into body keeps the fields apart, as body." + name
             )
         if name.lower() in seen:
-            raise UsageError(f"{option}: {name!r} is there twice")
+            raise UsageError(f"{option}: {name!r} is given twice")
         seen.add(name.lower())
 
 
@@ -111,10 +111,10 @@ def _split(text: str) -> list[str]:
 
 
 def infer(bodies: Iterable[bytes]) -> tuple[str | None, int]:
-    """DDL that fits a sample of bodies, in the order in which fields were seen, and how many fit it not.
+    """DDL for a sample of bodies, in the order in which fields were seen, and how many bodies do not fit.
 
-    None when no body is a JSON object. Whole numbers are bigint, others double; what is of several kinds,
-    or always null, is a string.
+    None when no body is a JSON object. Whole numbers are bigint, others double. Fields of several types, and
+    those that are always null, are strings.
     """
     merged: Any = None
     other = 0

@@ -1,14 +1,14 @@
-"""Where each sink of ``jetspark pipe`` keeps its progress, and whether this run may go on there.
+"""Where each sink of ``jetspark pipe`` keeps its progress, and whether this run may continue there.
 
 A job has a folder. In it each sink has a checkpoint, and beside that a record of the query that made it
 (:mod:`jetspark.cli.pipe.record`). The record also names the checkpoint's folder: a restart writes a record
 that names a new folder, in one step, and leaves the old one where it is.
 
-Two mistakes would lose or double rows in silence, so they are refused before the first micro-batch:
+Two mistakes would silently lose or duplicate rows, so they are refused before the first micro-batch:
 
 - A new checkpoint where an older one wrote the same messages to the same sink.
 - A checkpoint and a folder of files that do not belong together. Spark numbers micro-batches by checkpoint
-  and keeps the numbers in the folder (``_spark_metadata``). It skips a number that is there already.
+  and keeps the numbers in the folder (``_spark_metadata``). It skips a number that already exists.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What there is of a sink's progress. ``before`` is None when nothing is recorded."""
+    """The progress of a sink that was found. ``before`` is None when nothing is recorded."""
 
     sink: Sink
     job_folder: str
@@ -102,9 +102,9 @@ class Place:
 
     @property
     def unfinished(self) -> int | None:
-        """A micro-batch to be finished as the job was before.
+        """A micro-batch that the old job has to finish.
 
-        Some of its rows may be in the stream. Other rows of the same messages would be stored beside them.
+        Some of its rows may be in the stream. The new job could store other rows for the same messages.
         """
         if self.sink.kind != "jetstream" or self.before is None or not self.comparison.rows_differ:
             return None
@@ -138,7 +138,7 @@ def slug_of(job: Job, sink: Sink) -> str:
     """The name of a sink's checkpoint inside the folder of the job."""
     key = sink.key(dict(job.conf))
     if sink.kind == "console" and job.name is None and job.checkpoint is None:
-        # It keeps no rows, so another query is another job: whoever tries out queries sees all rows of each.
+        # It keeps no rows, so another query is another job, and users see all rows of each query they try.
         key += definition_mark(record_of(job, sink, {}, job.json_schema))
     return sink.slug(key)
 
@@ -174,7 +174,7 @@ def find(job: Job, sink: Sink, folder: str, server: str, files: Files) -> Found:
 
 
 def progress(files: Files, checkpoint: str) -> Progress:
-    """How far a checkpoint is."""
+    """The progress of a checkpoint."""
     return Progress(_last(files, f"{checkpoint}/offsets"), _last(files, f"{checkpoint}/commits"))
 
 
@@ -189,7 +189,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
         return _restarted(job, found, wanted, files, streams)
     before, began = found.before, found.progress.planned is not None
     if not began:
-        # Set by a restart that did not get as far as its first micro-batch: it was asked for, and it holds.
+        # Set by a restart that ended before its first micro-batch; it still applies.
         restart = before.restart_from if before is not None else None
         beside = "" if restart else _refuse_repetition(job, found, wanted)
         start = restart or job.start
@@ -209,7 +209,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
         said = f"continues at {found.legacy}, which an older version made"
     if before is None:
         before = wanted
-        said += " and did not describe: whether the query has changed since is not known"
+        said += ", without a description: whether the query has changed is unknown"
     if found.legacy:
         created = _created(files, checkpoint, found.progress)
         before = msgspec.structs.replace(before, created=created)
@@ -229,7 +229,7 @@ def settle(job: Job, found: Found, wanted: Record, files: Files, streams: Sequen
 
 
 def refuse(sink: Sink, found: Comparison, checkpoint: str) -> None:
-    """Raise when a checkpoint does not take what has changed."""
+    """Raise when the changes do not fit the checkpoint."""
     if found.refused:
         # Spark numbers the files of a new checkpoint from 0 again, so the old ones can't stay beside them.
         old_files = ""
@@ -239,10 +239,9 @@ def refuse(sink: Sink, found: Comparison, checkpoint: str) -> None:
             old_files = f"move the files of {sink.target} away and "
         raise CommandFailed(
             f"{sink} can't continue at its checkpoint: {'; '.join(found.refused)}\n"
-            f"undo the change; or {old_files}begin a new checkpoint with --restart-from committed (goes on "
-            "where this one ends), --restart-from earliest|latest|SEQ|TIME, or --new-checkpoint (begins at "
-            "--start). "
-            f"The old one stays in {checkpoint}. If this is another job, give both a --name"
+            f"undo the change, or {old_files}start a new checkpoint with --restart-from committed (where "
+            "this one ends), --restart-from earliest|latest|SEQ|TIME or --new-checkpoint (at --start). "
+            f"The old one stays in {checkpoint}. If this is another job, give each a --name"
         )
 
 
@@ -298,12 +297,12 @@ def _offsets(files: Files, checkpoint: str, number: int) -> list[Offset]:
         ]
     except (ValueError, OffsetError) as error:
         raise CommandFailed(
-            f"{path} is no place in a stream: {error}\nname one: --restart-from SEQ or TIME"
+            f"{path} is not a valid offset: {error}\nuse --restart-from SEQ or TIME"
         ) from None
 
 
 def _created(files: Files, checkpoint: str, have: Progress) -> dict[str, str]:
-    """What the checkpoint itself tells about the streams that were read."""
+    """When the streams were created, from the checkpoint's offsets."""
     assert have.planned is not None
     found: dict[str, str] = {}
     for offset in _offsets(files, checkpoint, have.planned):
@@ -323,24 +322,24 @@ def _refuse_repetition(job: Job, found: Found, wanted: Record) -> str:
         if os.path.abspath(path) == os.path.abspath(found.record_path) or not same_rows(wanted, other):
             continue
         if job.name is not None and other.name is not None:
-            beside = f"; job {other.name!r} writes messages of the same streams there, too"
+            beside = f"; job {other.name!r} also writes messages of these streams there"
             continue
         place = _joined(str(path.parent), other.folder)
         if not is_remote(place) and progress(LocalFiles(), place).planned is None:
             continue  # it never began
         whose = f"job {other.name!r}" if other.name else "a job without a name"
         raise CommandFailed(
-            f"{found.sink} has rows of {', '.join(job.streams)} already, by {whose}: a new checkpoint would "
-            f"write them again\n--checkpoint {path.parent} continues that one; "
-            "--new-checkpoint or --restart-from begins a new one"
+            f"{found.sink} already has rows of {', '.join(job.streams)}, written by {whose}; a new "
+            f"checkpoint would write them again\nuse --checkpoint {path.parent} to continue that one, "
+            "or --new-checkpoint or --restart-from to start a new one"
         )
     if job.checkpoint is not None:
         return beside
     for folder in _legacy_folders(job, found.sink):
         raise CommandFailed(
-            f"{found.sink} may have rows of this job already: an older version left a checkpoint "
-            f"in {folder}\n--checkpoint {folder} continues it; "
-            "--new-checkpoint or --restart-from begins a new one"
+            f"{found.sink} may already have rows of this job: an older version left a checkpoint "
+            f"in {folder}\nuse --checkpoint {folder} to continue it, "
+            "or --new-checkpoint or --restart-from to start a new one"
         )
     return beside
 
@@ -372,16 +371,16 @@ def check_target(place: Place, folder: str, spark: SparkSession | None) -> None:
     planned, committed = place.progress.planned, place.progress.committed
     if written is not None and (planned is None or written > planned):
         raise CommandFailed(
-            f"{place.sink}: {folder} has the files of another query, of its micro-batches up to {written}; "
-            "Spark would leave out those of this one with the same numbers, without an error\n"
-            "write to another folder, or move this one away; to go on with the query that wrote it, name its "
+            f"{place.sink}: {folder} has the files of another query, up to micro-batch {written}; Spark "
+            "would silently skip the micro-batches of this query with the same numbers\n"
+            "write to another folder or move this one away; to continue the query that wrote it, use its "
             "--checkpoint"
         )
     if committed is not None and (written is None or written < committed):
         raise CommandFailed(
-            f"{place.sink}: {folder} is not the folder that the checkpoint wrote: that one has micro-batches "
-            f"up to {committed}, this one {'none' if written is None else f'those up to {written}'}\n"
-            "bring it back; or begin a new checkpoint in an empty folder: --restart-from or --new-checkpoint"
+            f"{place.sink}: {folder} does not belong to the checkpoint, which wrote micro-batches up to "
+            f"{committed}; the folder has {'none' if written is None else f'those up to {written}'}\n"
+            "restore it, or start a new checkpoint in an empty folder: --restart-from or --new-checkpoint"
         )
 
 

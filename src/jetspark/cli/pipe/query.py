@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from jetspark.cli import output
 from jetspark.cli.errors import CommandFailed
+from jetspark.cli.pipe.checks import sink_arguments
 from jetspark.cli.pipe.errors import failed
-from jetspark.spark.helpers import decode_json, route
+from jetspark.spark.helpers import decode_json, read_stream, route, write_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from jetspark.cli.pipe.job import Job, Sink
     from jetspark.cli.pipe.places import Place
     from jetspark.cli.pipe.record import Record
+    from jetspark.spark.helpers import SourceArguments
 
 METRIC = "jetspark"
 SHOWN_ROWS = 20
@@ -42,15 +44,15 @@ _STATEFUL = (
 
 
 def build(spark: SparkSession, plan: Plan, place: Place) -> DataFrame:
-    """The rows of a sink, in its shape. Finds all that can be wrong with schema, SQL and columns."""
+    """The rows of a sink, in its shape. Finds every mistake in schema, SQL and columns."""
     from pyspark.errors import PySparkException
 
     job = plan.job
-    options = {**plan.source, "startingPosition": place.start}
+    options: SourceArguments = {**plan.source, "starting_position": place.start}
     if place.sink.kind == "console":
-        # Its rows come to the driver; so not too many at once.
-        options.setdefault("maxMessagesPerTrigger", str(CONSOLE_BATCH))
-    frame = spark.readStream.format("jetstream").options(**options).load()
+        # Its rows go to the driver, so limit them.
+        options.setdefault("max_messages_per_trigger", CONSOLE_BATCH)
+    frame = read_stream(spark, **options)
     if place.record.json_schema is not None:
         try:
             frame = decode_json(frame, place.record.json_schema, into=job.json_into)
@@ -86,16 +88,11 @@ def as_before(plan: Plan, place: Place, before: Record) -> tuple[Plan, Place]:
         watermark=before.watermark,
         unique=before.unique,
     )
-    source = {**plan.source, "stream": ",".join(job.streams), "subjects": ",".join(job.subjects)}
+    source: SourceArguments = {**plan.source, "stream": job.streams, "subjects": job.subjects}
     if not job.subjects:
         del source["subjects"]
-    target = dict(plan.sinks[place.sink])
-    target.pop("subject", None)
-    if sink.subject is not None and "{" not in sink.subject:
-        target["subject"] = sink.subject
-    return replace(plan, job=job, source=source, sinks={sink: target}), replace(
-        place, sink=sink, record=before
-    )
+    sinks = {sink: sink_arguments(plan.connection, sink)}
+    return replace(plan, job=job, source=source, sinks=sinks), replace(place, sink=sink, record=before)
 
 
 def is_stateful(frame: DataFrame) -> bool:
@@ -128,7 +125,8 @@ def _shape(frame: DataFrame, sink: Sink, plan: Plan) -> DataFrame:
     missing = [name for name in plan.job.partition_by if name not in frame.columns]
     if missing and (sink.is_file or sink.kind == "table"):
         raise CommandFailed(
-            f"--partition-by: {missing[0]!r} is no column of the result\nthose are {', '.join(frame.columns)}"
+            f"--partition-by: {missing[0]!r} is not a column of the result\n"
+            f"its columns are {', '.join(frame.columns)}"
         )
     if sink.kind == "jetstream":
         return _messages(frame, sink)
@@ -146,18 +144,18 @@ def _shape(frame: DataFrame, sink: Sink, plan: Plan) -> DataFrame:
 
 
 def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Rows as messages: a body, a subject, and what else the sink knows."""
+    """Rows as messages: a body, a subject, and the other columns that the sink takes."""
     from pyspark.sql import functions as F
 
-    if sink.subject is not None and "{" in sink.subject:
-        fields = [part.partition("}")[0] for part in sink.subject.split("{")[1:]]
-        unknown = [name for name in fields if name.partition(".")[0] not in frame.columns]
+    template = sink.template
+    if template is not None:
+        unknown = [name for name in template.columns if name.partition(".")[0] not in frame.columns]
         if unknown:
             raise CommandFailed(
-                f"--to: {sink}: {unknown[0]!r} is no column of the result\n"
-                f"those are {', '.join(frame.columns)}"
+                f"--to: {sink}: {unknown[0]!r} is not a column of the result\n"
+                f"its columns are {', '.join(frame.columns)}"
             )
-    elif sink.subject is None and "subject" not in frame.columns:
+    elif "subject" not in frame.columns:
         raise CommandFailed(
             f"--to: {sink} needs a subject: name one, as in jetstream:{sink.target}:SUBJECT\n"
             "or select it, as in concat('totals.', region) AS subject"
@@ -165,12 +163,11 @@ def _messages(frame: DataFrame, sink: Sink) -> DataFrame:
     if "data" not in frame.columns:
         body = [name for name in frame.columns if name not in _PAYLOAD]
         if not body:
-            raise CommandFailed(f"--to: {sink}: no column is left for the body of the messages")
+            raise CommandFailed(f"--to: {sink}: there is no column for the message body")
         frame = frame.withColumn("data", F.to_json(F.struct(*map(_quoted, body))))
-    if sink.subject is not None:
-        template = sink.subject
-        if "{" in template:
-            frame = route(frame, template, column="_jetspark_subject").drop("subject")
+    if sink.subject is not None and template is not None:
+        if template.columns:
+            frame = route(frame, sink.subject, column="_jetspark_subject").drop("subject")
             frame = frame.withColumnRenamed("_jetspark_subject", "subject")
         elif "subject" in frame.columns:
             frame = frame.drop("subject")
@@ -185,17 +182,22 @@ def write(
 
     job, sink = plan.job, place.sink
     frame = frame.observe(METRIC, F.count(F.lit(1)).alias("rows"))
+    if sink.kind == "jetstream":
+        return write_stream(
+            frame,
+            checkpoint_location=place.checkpoint,
+            output_mode="append" if job.output_mode == "append" else "update",
+            available_now=trigger.get("availableNow", False),
+            once=trigger.get("once", False),
+            processing_time=trigger.get("processingTime"),
+            **plan.sinks[sink],
+        )
     writer = frame.writeStream.option("checkpointLocation", place.checkpoint)
     writer = writer.outputMode(job.output_mode).trigger(**trigger)
     if job.partition_by and (sink.is_file or sink.kind == "table"):
         writer = writer.partitionBy(*job.partition_by)
     if sink.kind == "console":
         return writer.foreachBatch(_printer(sink, as_json)).start()
-    if sink.kind == "jetstream":
-        options = plan.sinks[sink]
-        if job.output_mode == "append":
-            return writer.format("jetstream").options(**options).start()
-        return writer.foreachBatch(_updater(options)).start()
     if sink.kind == "table":
         _remember_table(spark, sink.target, frame.schema, job.partition_by)
         return writer.format("parquet").toTable(sink.target)
@@ -205,7 +207,7 @@ def write(
 
 
 def table_folder(spark: SparkSession, name: str) -> str | None:
-    """Where the files of a table are, or will be; None when that is for its catalog to say."""
+    """Where the files of a table are, or will be; None when only its catalog knows."""
     if spark.catalog.tableExists(name):
         rows = spark.sql(f"DESCRIBE FORMATTED {name}").collect()
         found = [row[1] for row in rows if row[0] == "Location"]
@@ -217,7 +219,7 @@ def table_folder(spark: SparkSession, name: str) -> str | None:
 def _remember_table(
     spark: SparkSession, name: str, schema: StructType, partition_by: tuple[str, ...]
 ) -> None:
-    """Spark's catalog is in memory unless configured otherwise; the files of an earlier run are the table."""
+    """Create the table over the files of an earlier run: by default Spark's catalog is in memory."""
     if spark.catalog.tableExists(name):
         return
     folder = table_folder(spark, name)
@@ -229,16 +231,6 @@ def _remember_table(
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _updater(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    # The prefix makes ids follow from query, micro-batch and row: one that runs again stores nothing twice.
-    options = {"msgIdPrefix": "update", **options}
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.write.format("jetstream").options(**options).mode("append").save()
-
-    return write
 
 
 def _printer(sink: Sink, as_json: bool) -> Callable[[DataFrame, int], None]:

@@ -1,8 +1,8 @@
-"""What a job of ``jetspark pipe`` was when it last used a checkpoint, and whether another may go on there.
+"""What a job of ``jetspark pipe`` was when it last used a checkpoint, and whether another may continue there.
 
 Spark's checkpoint knows a place in the streams and the state of aggregates. It does not know the query that
 made them. So a record of the query is kept beside each checkpoint. :func:`compare` reads an old and a new one
-and says which changes the checkpoint takes. It follows what Spark says about changes of a streaming query:
+and says which changes the checkpoint allows. It follows Spark's rules for changes of a streaming query:
 other filters and projections are fine, other stateful operators are not.
 """
 
@@ -12,24 +12,24 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from jetspark.cli.errors import CommandFailed
-from jetspark.wire.subjects import subjects_overlap
+from jetspark.spark.source.options import parse_streams
+from jetspark.wire.subjects import is_subset, subjects_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION = 1
 
-# Quoted text first, so that a comment sign inside it is no comment.
+# Quoted text first: a comment sign inside it does not start a comment.
 _QUOTED = r"(?P<quoted>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)"
 _SQL_COMMENT = re.compile(_QUOTED + r"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _SQL_PART = re.compile(_QUOTED + r"|(?:\s|--[^\n]*|/\*.*?\*/)+", re.DOTALL)
-# A query with one of these surely keeps state. One without them may do so as well; Spark tells then.
+# A query with one of these keeps state. One without them may do so as well, which only Spark knows.
 _KEEPS_STATE = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
 
 
@@ -79,8 +79,8 @@ def decode(text: str, where: str) -> Record:
         return msgspec.json.decode(text, type=Record)
     except msgspec.MsgspecError as error:
         raise CommandFailed(
-            f"{where} is damaged: {error}\nit says what the checkpoint beside it belongs to: restore it, or "
-            "start with another --checkpoint"
+            f"{where} is damaged: {error}\nit describes the checkpoint beside it: restore it, or use another "
+            "--checkpoint"
         ) from None
 
 
@@ -95,7 +95,7 @@ def without_comments(text: str) -> str:
 
 
 def plain_sql(text: str) -> str:
-    """The SQL without comments and with single blanks. What stands in quotes stays as it is."""
+    """The SQL without comments and with single blanks. Quoted text stays as it is."""
     return _SQL_PART.sub(lambda found: found["quoted"] or " ", text).strip()
 
 
@@ -105,7 +105,7 @@ def bare_sql(text: str) -> str:
 
 
 def keeps_state(sql: str, unique: Sequence[str]) -> bool | None:
-    """Whether the words alone tell that a query keeps state; None when they do not."""
+    """Whether a query keeps state, by its words alone; None when unknown."""
     return True if unique or _KEEPS_STATE.search(bare_sql(sql)) else None
 
 
@@ -138,29 +138,24 @@ def compare(old: Record, new: Record) -> Comparison:
     for name in sorted(old.created.keys() & new.created.keys()):
         if old.created[name] != new.created[name]:
             refused.append(
-                f"stream {name} is not the one that was read: it was created at {new.created[name]}, "
-                f"that one at {old.created[name]}"
+                f"stream {name} was deleted and created again, at {new.created[name]}; the one that was "
+                f"read was created at {old.created[name]}"
             )
-    removed = [
-        name
-        for name in old.streams
-        if name not in new.streams and not any(fnmatchcase(name, pattern) for pattern in new.streams)
-    ]
+    wanted = parse_streams(new.streams)
+    removed = [name for name in old.streams if name not in new.streams and not wanted.selects(name)]
     if removed:
-        refused.append(f"--from: {removed[0]} is no longer read, so what it has not read of it is left out")
+        refused.append(f"--from: {removed[0]} is no longer read, so its unread messages would be lost")
     elif set(old.streams) != set(new.streams):
         changed.append("--from")
         if stateful:
-            refused.append("--from: the query keeps state of other streams")
+            refused.append("--from: the query's state comes from other streams")
 
     if set(old.subjects) != set(new.subjects):
         changed.append("--subjects")
         if stateful:
-            refused.append("--subjects: the query keeps state of other messages")
+            refused.append("--subjects: the query's state comes from other messages")
         elif not _narrower(new.subjects, old.subjects):
-            refused.append(
-                "--subjects: messages of the added subjects that lie before its place would never be read"
-            )
+            refused.append("--subjects: earlier messages of the added subjects would never be read")
     if old.output_mode != new.output_mode:
         refused.append(f"--output-mode: it was {old.output_mode}, now it is {new.output_mode}")
     if old.partition_by != new.partition_by:
@@ -168,9 +163,9 @@ def compare(old: Record, new: Record) -> Comparison:
 
     query = _changed_query(old, new)
     if query and stateful:
-        what = "the query keeps state, and another query can't use it"
+        what = "the query keeps state, which another query can't use"
         if not old.stateful and old.stateful is not None:
-            what = "the new query keeps state, which would lack all that was read before"
+            what = "the new query keeps state, which would lack everything read so far"
         refused.append(f"{', '.join(query)}: {what}")
     changed += query
     if old.subject != new.subject:
@@ -217,17 +212,7 @@ def _list(columns: dict[str, str]) -> str:
 
 def _narrower(new: Sequence[str], old: Sequence[str]) -> bool:
     """Whether every message that the new filters pass was passed by the old ones."""
-    return not old or (bool(new) and all(any(_covers(wide, one) for wide in old) for one in new))
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    have, want = narrow.split("."), wide.split(".")
-    for index, token in enumerate(want):
-        if token == ">":
-            return len(have) > index
-        if index >= len(have) or have[index] == ">" or (token != "*" and token != have[index]):
-            return False
-    return len(want) == len(have)
+    return not old or (bool(new) and all(any(is_subset(one, wide) for wide in old) for one in new))
 
 
 def same_rows(one: Record, other: Record) -> bool:

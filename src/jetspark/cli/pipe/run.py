@@ -1,7 +1,7 @@
 """Runs a plan of ``jetspark pipe``: one streaming query for each sink, watched until the end.
 
-Each sink has a query and a checkpoint of its own: they read the same streams independently, so a slow or
-broken one does not hold back the others' progress, and each is exactly as safe as Spark makes it.
+Each sink has its own query and checkpoint. They read the same streams independently, so a slow or broken
+one does not hold back the others, and each is exactly as safe as Spark makes it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from jetspark.cli.pipe.places import Place
 
 POLL = 0.1
-#: Seconds for which Ctrl-C lets a micro-batch finish; what is cut off then is done again by the next run.
+#: Seconds for which Ctrl-C lets a micro-batch finish; the next run repeats an interrupted one.
 PATIENCE = 60.0
-#: Seconds between two lines about a sink where nobody can see a line change.
+#: Seconds between two lines about a sink when stderr is not a terminal.
 QUIET = 2.0
 #: Seconds for which a failure waits for a signal that would explain it.
 SIGNAL_DELAY = 0.5
-_AGAIN = "the next run does the micro-batch that ran again"
+_AGAIN = "the next run repeats the current micro-batch"
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Tally:
 
 
 def run_plan(plan: Plan, *, json: bool, verbose: bool) -> None:
-    """From here on there is a JVM. Returns when the job has ended or was told to."""
+    """Run the job, with a JVM from here on. Returns when the job has ended or was stopped."""
     log = None if verbose else plan.notes / "spark.log"
     for text in plan.said:
         output.notice(text)
@@ -150,7 +150,7 @@ def _run(spark: SparkSession, plan: Plan, stop: Flag, log: Path | None, as_json:
 
 
 def _jvm_errors() -> tuple[type[Exception], ...]:
-    """What calls raise while the JVM goes: Spark says that it has stopped, then py4j that nobody answers."""
+    """What calls raise while the JVM ends: Spark's own errors, then those of py4j's connection."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -159,15 +159,15 @@ def _jvm_errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def _jvm_may_end(stop: Flag, log: Path | None) -> Iterator[None]:
-    """Spark gets signals, too, where all processes of a service do. Then it goes before we stop it."""
+    """A service manager signals all processes, Spark included. Then the JVM ends before we stop it."""
     try:
         yield
     except _jvm_errors() as error:
         if _told_to_stop(stop):
-            output.notice(f"Spark was ended by the signal, too; {_AGAIN}")
+            output.notice(f"the signal ended Spark, too; {_AGAIN}")
         elif _jvm_has_ended():
             tail = f"\nits log: {log}" if log else ""
-            raise CommandFailed(f"Spark's JVM has ended by itself{tail}") from error
+            raise CommandFailed(f"Spark's JVM ended unexpectedly{tail}") from error
         else:
             raise
 
@@ -180,7 +180,7 @@ def _jvm_has_ended() -> bool:
 
 
 def _told_to_stop(stop: Flag) -> bool:
-    """Whether a signal has come, or comes now: it may have reached Spark a moment before us."""
+    """Whether a signal has arrived or arrives now: it may reach Spark a moment before us."""
     deadline = time.monotonic() + SIGNAL_DELAY
     while not stop.is_set() and time.monotonic() < deadline:
         stop.wait(POLL / 5)
@@ -188,7 +188,7 @@ def _told_to_stop(stop: Flag) -> bool:
 
 
 def _describe(plan: Plan, places: list[Place]) -> None:
-    """Say where the progress is kept, and from where each sink goes on."""
+    """Print where the progress is kept, and where each sink continues."""
     new = "; a rerun of the same job continues there"
     said = {place.said for place in places}
     if len(said) != 1:
@@ -228,8 +228,8 @@ def start_spark(plan: Plan, log: Path | None) -> SparkSession:
         settings["spark.sql.shuffle.partitions"] = str(_cores(job.master))
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
     settings |= dict(job.conf)
-    # py4j logs a traceback when the JVM goes, to the root logger. Spark logs JSON for each error of a query.
-    # We say what they mean.
+    # py4j logs a traceback to the root logger when the JVM ends. Spark logs JSON for each error of a query.
+    # Our own messages replace them.
     logging.getLogger().addFilter(_not_py4j)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -253,10 +253,10 @@ def _not_py4j(record: logging.LogRecord) -> bool:
 
 
 def _launch(settings: dict[str, str]) -> None:
-    """Start the JVM in a session of its own.
+    """Start the JVM in its own session.
 
-    A signal to our process group (``timeout``, Ctrl-C) then reaches us alone; Spark and its Python workers
-    finish what they do. The JVM still ends with us, however we end: it watches a pipe to us.
+    A signal to our process group (``timeout``, Ctrl-C) then reaches us alone. Spark and its Python workers
+    finish their work. The JVM still ends with us, however we end: it watches a pipe to us.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -274,7 +274,7 @@ def _cores(master: str) -> int:
 
 @contextlib.contextmanager
 def _into(log: Path | None) -> Iterator[None]:
-    """What is started meanwhile inherits the log as its stdout and stderr."""
+    """Processes started inside inherit the log as stdout and stderr."""
     if log is None:
         yield
         return
@@ -315,7 +315,7 @@ def _start(
         save(place, spark)
         try:
             queries.append(write(spark, frame, place, plan, as_json, plan.job.trigger.arguments()))
-            # One after the other: each starts a Python process, and Spark waits ten seconds for it at most.
+            # One at a time: each starts a Python process, for which Spark waits ten seconds at most.
             while queries[-1].isActive and queries[-1].status["message"].startswith("Initializing"):
                 time.sleep(POLL / 5)
         except Exception as error:
@@ -326,13 +326,13 @@ def _start(
 
 
 def _finish(spark: SparkSession, plan: Plan, place: Place, stop: Flag) -> None:
-    """Run a micro-batch that was cut off to its end, with the query that began it.
+    """Finish an interrupted micro-batch with the query that began it.
 
-    The new query may make other rows of the same messages. They would be stored beside those of the old one.
+    The new query may make other rows of the same messages, which would be stored beside the old ones.
     """
     assert place.before is not None
     output.notice(
-        f"{place.sink}: micro-batch {place.unfinished} was cut off; it is finished first, as the job was then"
+        f"{place.sink}: micro-batch {place.unfinished} was interrupted; the old job finishes it first"
     )
     old_plan, old_place = as_before(plan, place, place.before)
     try:
@@ -347,9 +347,9 @@ def _finish(spark: SparkSession, plan: Plan, place: Place, stop: Flag) -> None:
     except CommandFailed as error:
         first = str(error).splitlines()[0]
         raise CommandFailed(
-            f"micro-batch {place.unfinished} was cut off and can't be finished as the job was then: {first}\n"
-            f"{place.sink} may have some of its rows. --restart-from committed begins with that micro-batch "
-            "and writes them again; or undo the change"
+            f"micro-batch {place.unfinished} was interrupted, and the old job can't finish it: {first}\n"
+            f"{place.sink} may have some of its rows. Undo the change, or use --restart-from committed, "
+            "which writes the whole micro-batch again"
         ) from error
 
 
@@ -357,7 +357,7 @@ class _Stop(Flag):
     """Set by the first Ctrl-C or SIGTERM; a second one interrupts."""
 
     def arm(self) -> None:
-        """Take the signals. Once more after Spark has started: it takes Ctrl-C for itself, to cancel jobs."""
+        """Install the handlers. Again after Spark has started, which handles Ctrl-C itself to cancel jobs."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -382,14 +382,14 @@ def _stopping() -> Iterator[_Stop]:
 def _watch(
     queries: list[StreamingQuery], tallies: list[Tally], stop: Flag, plan: Plan, as_json: bool
 ) -> None:
-    """Until all queries have ended, one has failed, or we are told to stop."""
+    """Watch until all queries have ended, one has failed, or a stop is requested."""
     lags = StreamLagListener()
     parent = os.environ.get("JETSPARK_PIPE_PARENT")
     deadline: float | None = None
     cut_off: list[StreamingQuery] = []
     with _display(tallies, plan, as_json) as show:
         while True:
-            # Before its reports are read: one that ends meanwhile has said its last word only then.
+            # Before the reports are read: a query that ends meanwhile may still report.
             active = [query for query in queries if query.isActive]
             for query, tally in zip(queries, tallies, strict=True):
                 for report in query.recentProgress:
@@ -401,20 +401,18 @@ def _watch(
                         raise failed(str(tally.sink), error) from error
                     # Its Python workers may have got the signal, too.
                     cut_off.append(query)
-                    output.notice(f"{failed(str(tally.sink), error)}\nthis was cut off; {_AGAIN}")
+                    output.notice(f"{failed(str(tally.sink), error)}\nthe query was interrupted; {_AGAIN}")
             show(None)
             if not active:
                 return
             if parent is not None and os.getppid() != int(parent):
-                stop.set()  # whoever started us is gone
+                stop.set()  # our parent process is gone
             if not stop.is_set():
                 stop.wait(POLL)
                 continue
             if deadline is None:
                 deadline = time.monotonic() + PATIENCE
-                output.notice(
-                    "stopping: the micro-batch that runs is finished first; Ctrl-C again cuts it off"
-                )
+                output.notice("stopping after the current micro-batch; Ctrl-C again interrupts it")
             for query in active:
                 if not query.status["isTriggerActive"] or time.monotonic() > deadline:
                     query.stop()
@@ -423,7 +421,7 @@ def _watch(
 
 @contextlib.contextmanager
 def _display(tallies: list[Tally], plan: Plan, as_json: bool) -> Iterator[Callable[[Tally | None], None]]:
-    """A function that shows progress: of a sink that has news, or (None) of time that passes."""
+    """A function that shows progress: of a sink with news, or (None) as time passes."""
     if as_json:
         yield (
             lambda tally: (

@@ -115,7 +115,7 @@ def add(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Create a stream. What is not said is the server's default; direct gets are on."""
+    """Create a stream. Options not given have the server's defaults; direct gets are on."""
     config = stream_options.new_config(stream, given)
 
     async def work() -> StreamInfo:
@@ -139,7 +139,7 @@ def edit(
     json: Json = False,
     **given: Any,
 ) -> None:
-    """Change a stream. Only what is said changes."""
+    """Change a stream. Only the given options change."""
     fields = stream_options.changes(given)
     if not fields:
         raise UsageError("nothing to change: give an option such as --max-age 30d")
@@ -165,7 +165,7 @@ def edit(
 
 
 def show_changes(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Tell which fields change; returns how many."""
+    """Print which fields change; returns how many."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     for name in names:
         output.notice(f"{name}: {before.get(name, 'unset')} -> {after.get(name, 'unset')}")
@@ -197,7 +197,7 @@ def purge(
         str | None, typer.Option("--subject", metavar="SUBJECT", help="Only messages of this subject.")
     ] = None,
     seq: Annotated[int | None, typer.Option("--seq", metavar="N", help="Only messages before this.")] = None,
-    keep: Annotated[int | None, typer.Option("--keep", metavar="N", help="Keep the last so many.")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", help="Keep the last N messages.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -273,9 +273,12 @@ def get(
 def view(
     stream: StreamName,
     page: Annotated[int, typer.Argument(metavar="SIZE", help="Messages on a page.", min=1)] = 25,
-    id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
+    id: Annotated[
+        int | None, typer.Option("--id", metavar="SEQ", help="Start at this sequence.", min=1)
+    ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Start so long ago, or at this time.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
     ] = None,
     subject: Annotated[
         list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Only these; may be repeated.")
@@ -335,9 +338,12 @@ def copy(
     subject: Annotated[
         list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Only these; may be repeated.")
     ] = None,
-    id: Annotated[int | None, typer.Option("--id", metavar="SEQ", help="Start here.", min=1)] = None,
+    id: Annotated[
+        int | None, typer.Option("--id", metavar="SEQ", help="Start at this sequence.", min=1)
+    ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Start so long ago, or at this time.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Start at an age (1h) or time (UTC without zone)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
@@ -345,12 +351,12 @@ def copy(
 ) -> None:
     """Export a stream to a file: its config and every message, up to the last one of this moment.
 
-    Nothing of the stream changes, also on a work queue. 'stream restore' reads the file back.
+    The stream does not change, even if it is a work queue. 'stream restore' reads the file back.
     """
     kind = transfer.file_kind(file, format)
     start = None if since is None else moment("--since", since, past=True)
     if file == "-" and json:
-        raise UsageError("--json would mix with the messages on stdout; give a file")
+        raise UsageError("--json and the messages can't both go to stdout; give a file")
     if file != "-" and Path(file).exists() and not force:
         raise UsageError(f"{file} exists; give another name, or --force to overwrite it")
     report = run(transfer.copy(stream, file, kind, subjects=subject, seq=id, start_time=start, quiet=quiet))
@@ -391,9 +397,9 @@ def restore(
 ) -> None:
     """Publish an export back into a stream, which is created with the saved config when it is missing.
 
-    Sequences and times are given anew; a new stream begins at the first sequence of the old one. A message
-    keeps its message id, or has its old sequence as one, so a restore that broke may be repeated within the
-    duplicate window. A stream that was purged within that time does not store them again: then the command
+    Messages get new sequences and times; a new stream begins at the first sequence of the old one. A message
+    keeps its message id, or gets its old sequence as one, so a failed restore may be repeated within the
+    duplicate window. A stream that was purged within that time does not store them again: the command then
     fails and names --new-ids.
     """
     kind = transfer.file_kind(file, format)
@@ -402,7 +408,7 @@ def restore(
         output.print_json(report)
     else:
         there = report["duplicates"] - report["missing"]
-        doubled = f", {number(there)} were there already" if there else ""
+        doubled = f", {number(there)} were already there" if there else ""
         output.notice(
             f"restored {number(report['stored'])} of {number(report['messages'])} messages to "
             f"{report['stream']} in {seconds_text(report['seconds'])}{doubled}"

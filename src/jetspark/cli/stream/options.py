@@ -47,7 +47,7 @@ EDIT: dict[str, Any] = {
     "transform_source": text_option("--transform-source", "SUBJECT", "Rewrite subjects that match this."),
     "transform_destination": text_option("--transform-destination", "SUBJECT", "What to rewrite them to."),
     "republish_source": text_option("--republish-source", "SUBJECT", "Publish what is stored of this again."),
-    "republish_destination": text_option("--republish-destination", "SUBJECT", "Where to."),
+    "republish_destination": text_option("--republish-destination", "SUBJECT", "Subject to publish it to."),
     "republish_headers": flag_option("republish-headers", "Republish without bodies."),
     "limit_inactive": text_option("--limit-consumer-inactive", "DURATION", "Bound of consumers' inactivity."),
     "limit_pending": number_option("--limit-consumer-max-pending", "Bound of consumers' ack pending."),
@@ -131,12 +131,12 @@ def _nested(given: dict[str, Any]) -> dict[str, Any]:
     source, destination = given.get("transform_source"), given.get("transform_destination")
     if source or destination:
         if not destination:
-            raise UsageError("--transform-source needs --transform-destination beside it")
+            raise UsageError("--transform-source needs --transform-destination")
         fields["subject_transform"] = SubjectTransform(src=source or ">", dest=destination)
     source, destination = given.get("republish_source"), given.get("republish_destination")
     if source or destination:
         if not destination:
-            raise UsageError("--republish-source needs --republish-destination beside it")
+            raise UsageError("--republish-source needs --republish-destination")
         fields["republish"] = RePublish(
             src=source, dest=destination, headers_only=given.get("republish_headers")
         )

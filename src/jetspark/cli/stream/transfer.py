@@ -1,8 +1,8 @@
 """Export of a stream to JSON lines or parquet, and back.
 
-Both formats hold the same: what the stream was, and for each message its sequence, time, subject, headers
+Both formats hold the same: the stream's config, and for each message its sequence, time, subject, headers
 and body. In JSON lines the stream is the first line, in parquet it is in the file's metadata. An export is
-written beside its name and renamed when it is complete, so a file of that name is never half of one.
+written to a temporary file and renamed when it is complete, so the target is never half written.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _ROWS = 5000
-# Between two looks at a replica that is behind, in seconds; each is twice the one before.
+# Seconds between two checks of a replica that is behind; doubled each time.
 _LONGEST_PAUSE = 10.0
-# Headers that were conditions or commands of the moment the message was published in.
+# Headers that were conditions or commands for the original publish.
 _SPENT = ("Nats-Expected-", "Nats-Batch-", "Nats-Rollup")
 
 
@@ -59,15 +59,15 @@ def file_kind(file: str, asked: str | None) -> str:
     """``jsonl`` or ``parquet``, from the option or the name."""
     if asked is not None:
         if asked not in ("jsonl", "parquet"):
-            raise UsageError(f"--format: {asked!r} is none of jsonl, parquet")
+            raise UsageError(f"invalid --format {asked!r}; use jsonl or parquet")
         if asked == "parquet" and file == "-":
-            raise UsageError("--format: parquet needs a file, not a pipe")
+            raise UsageError("--format parquet needs a file, not a pipe")
         return asked
     if file == "-" or file.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
     if file.endswith((".parquet", ".pq")):
         return "parquet"
-    raise UsageError(f"{file}: what format? Name it .jsonl or .parquet, or give --format")
+    raise UsageError(f"{file}: unknown format; name it .jsonl or .parquet, or give --format")
 
 
 class _Writer(Protocol):
@@ -223,7 +223,7 @@ async def _stored(
 ) -> AsyncIterator[StoredMsg]:
     """Every stored message from the start on, to the sequence ``last`` of the leader at least.
 
-    A replica that we read from may be behind its leader, and would end too early; then it is read on.
+    The replica that answers may be behind its leader and end too early; then reading continues.
     """
     pause = 0.05
     position = None if start_time is not None else seq or 1
@@ -254,8 +254,8 @@ async def _stored_on_replica(
 ) -> AsyncIterator[StoredMsg]:
     """Every message that one replica has stored.
 
-    Direct gets where the stream allows them. Else an ordered consumer, which is far faster than asking for
-    message after message; but where a consumer decides what is kept we do ask for each.
+    Direct gets where the stream allows them. Single gets on work-queue and interest streams, where a
+    consumer would affect what is kept. Otherwise an ordered consumer, which is far faster than single gets.
     """
     config = stream.config
     if config.allow_direct or config.retention != RetentionPolicy.LIMITS:
@@ -312,7 +312,7 @@ class _Export:
                 raise CommandFailed(f"{file} was not written by 'jetspark stream copy': no stream in line 1")
         if self.head.get("jetspark_export") != VERSION:
             self.close()
-            raise CommandFailed(f"{file} is of version {self.head.get('jetspark_export')}: upgrade jetspark")
+            raise CommandFailed(f"{file} has version {self.head.get('jetspark_export')}; upgrade jetspark")
 
     def close(self) -> None:
         if self._kind == "parquet":
@@ -377,15 +377,15 @@ async def restore(
 ) -> dict[str, Any]:
     """Publish an export; returns what was done.
 
-    A message whose id the stream knows is not stored again. ``missing`` counts those of them that are not in
-    the stream any more: it was purged, and remembers the ids of what it had. ``new_ids`` stores all of them.
+    A message whose id the stream knows is not stored again. ``missing`` counts those that are no longer in
+    the stream: it was purged, and still remembers their ids. ``new_ids`` stores all of them.
     """
     began = time.monotonic()
     export = _Export(file, kind)
     try:
         config = StreamConfig.from_wire(export.head["config"])
         if config.allow_msg_counter:
-            raise CommandFailed(f"{file} holds counters, which can't be published again as they are")
+            raise CommandFailed(f"{file} holds counters, which can't be published again")
         wanted = _for_restore(config, export.head, stream, subjects)
         async with jetstream() as js:
             created = await _ensure(js, wanted, subjects)
@@ -407,7 +407,8 @@ async def restore(
                         headers = _kept(message.headers)
                         own = None if new_ids else headers.get("Nats-Msg-Id")
                         if own is not None and hash(own) in seen:
-                            # It came again after the duplicate window of its day, and would be lost in ours.
+                            # The id occurs twice: in the old stream outside the duplicate window, here
+                            # inside.
                             own = None
                         elif own is not None:
                             seen.add(hash(own))
@@ -416,7 +417,7 @@ async def restore(
                             message.data,
                             headers=headers,
                             msg_id=own or f"{identity}:{message.sequence}",
-                            # Another stream may capture the subject: then nothing is stored there.
+                            # Another stream may capture the subject; the server then refuses the message.
                             expect=expected,
                         )
                         acked.add_done_callback(note)
@@ -468,7 +469,7 @@ def _for_restore(
 
 
 async def _ensure(js: JetStream, wanted: StreamConfig, subjects: list[str] | None) -> bool:
-    """Make the stream unless it exists."""
+    """Create the stream unless it exists."""
     try:
         existing = await js.get_stream(wanted.name)
     except StreamNotFound:

@@ -48,15 +48,15 @@ def top(
 ) -> None:
     """Watch streams and consumers: rates, lag, ack pending, redelivered, waiting pulls.
 
-    Keys: q ends, n l m i a d w choose the order, r reverses it, space holds the picture. With --once two
+    Keys: q ends, n l m i a d w choose the order, r reverses it, space pauses the display. With --once two
     samples are taken an interval apart, so that rates are known; --json alone prints a line for each.
     """
     seconds = duration("--interval", interval)
     if seconds < 0.05:
-        raise UsageError(f"--interval: {interval!r} is too short; write 50ms or more")
+        raise UsageError(f"--interval: {interval!r} is too short; use 50ms or more")
     view = View(sort=choice("--sort", sort, {name: name for name in SORTS}))
     if not once and not json and not (output.is_terminal() and sys.stdin.isatty()):
-        raise UsageError("top needs a terminal; in a pipe use --once, or --json for a line each interval")
+        raise UsageError("top needs a terminal; in a pipe use --once, or --json for one line per interval")
     run(_top(view, seconds, stream or [], once, json))
 
 
@@ -113,7 +113,7 @@ def _print(now: Sample, before: Sample | None, view: View, nc: Connection) -> No
     width = shutil.get_terminal_size().columns if output.is_terminal() else 120
     everything = len(streams) + len(consumers) + 10
     shown = lines(streams, consumers, view, width=width, height=everything, title=_title(nc, ""))
-    for text in shown[:-1]:  # the keys mean nothing here
+    for text in shown[:-1]:  # keys have no effect here
         output.line(text.rstrip())
 
 
@@ -124,7 +124,7 @@ def _title(nc: Connection, trouble: str) -> str:
 
 
 async def _waited(stopped: asyncio.Event, seconds: float) -> bool:
-    """Whether it was told to stop within the time."""
+    """Whether a stop was requested within the time."""
     try:
         async with asyncio.timeout(seconds):
             await stopped.wait()
@@ -207,7 +207,7 @@ async def _keys() -> AsyncIterator[asyncio.Queue[str]]:
     def read() -> None:
         pressed = os.read(descriptor, 64).decode(errors="replace")
         if not pressed:
-            # The terminal has gone: as good as q, and not a loop that never sleeps.
+            # The terminal has gone: end, instead of looping without sleep.
             loop.remove_reader(descriptor)
             pressed = "q"
         if pressed.startswith("\x1b") and len(pressed) > 1:

@@ -145,7 +145,7 @@ def ordered(
     """In the order the user chose: names upwards, numbers with the largest first, names among equals."""
     by_name = sorted(streams, key=lambda row: row.stream)
     by_names = sorted(consumers, key=lambda row: (row.stream, row.consumer))
-    # An order that one kind of row does not have leaves it by what matters most for it.
+    # Rows without the chosen column are sorted by their most important one.
     stream_key: Any = _STREAM_ORDER.get(view.sort, _STREAM_ORDER["messages"])
     consumer_key: Any = _CONSUMER_ORDER.get(view.sort, _CONSUMER_ORDER["lag"])
     if view.sort != "name":

@@ -43,10 +43,10 @@ requests with a heartbeat: they stay silent, and the missing heartbeats tell.
 
 from __future__ import annotations
 
-import re
 from enum import Enum, unique
 from typing import NamedTuple, Protocol
 
+from jetspark._times import parse_duration
 from jetspark.jetstream.models.values import wire_number
 
 PENDING_MESSAGES = "Nats-Pending-Messages"
@@ -269,7 +269,7 @@ class Status:
     def limit_seconds(self) -> float | None:
         """D of "Exceeded MaxRequestExpires of D", which the server prints as ``1m30s`` or ``500ms``."""
         _, found, value = self.description.casefold().rpartition(" of ")
-        return _duration(value.strip()) if found else None
+        return parse_duration(value) if found else None
 
     def __str__(self) -> str:
         return f"{self.code} {self.description}".rstrip()
@@ -283,18 +283,3 @@ class Status:
             return None
         # A malformed number is as good as none: the whole request is then written off.
         return wire_number(value.strip())
-
-
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-# As many digits as an int64 of nanoseconds has, and more than it prints behind the point.
-_PART = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)(h|ms|m|s|us|µs|μs|ns)")
-
-
-def _duration(text: str) -> float | None:
-    position, seconds = 0, 0.0
-    for part in _PART.finditer(text):
-        if part.start() != position:
-            return None
-        seconds += float(part[1]) * _UNITS[part[2]]
-        position = part.end()
-    return seconds if position == len(text) and position else None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jetspark._checks import is_number
+from jetspark._times import server_duration
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_flag, check_subject
 from jetspark.jetstream.models.values import NANOS_PER_SECOND, Timestamp, to_nanoseconds
@@ -30,8 +31,6 @@ _PREDEFINED = frozenset(
 )
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*?,/-]+", re.ASCII)
 # What Go's time.LoadLocation can understand; a UTC offset is not among it.
-# A duration as Go writes it, or seconds. That it is 1 second or more is for the server to say.
-_TTL = re.compile(r"never|[0-9]+|(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
 
 
@@ -165,11 +164,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ttl_text(ttl: float | str, *, field: str = "ttl") -> str:
-    """The value of ``Nats-TTL``: whole seconds, a Go duration, or ``never``."""
+    """The value of ``Nats-TTL``: whole seconds, a Go duration, or ``never``.
+
+    Any duration of :mod:`jetspark._times` is accepted. The server refuses less than 1 second.
+    """
     if isinstance(ttl, str):
-        if not _TTL.fullmatch(ttl):
+        text = ttl if ttl == "never" else server_duration(ttl)
+        if text is None:
             raise InvalidArgument(field, ttl, "must be seconds, a duration such as '1h30m', or 'never'")
-        return ttl
+        return text
     # The comparison refuses NaN too.
     if not is_number(ttl) or not 1 <= ttl < 1 << 62:
         raise InvalidArgument(field, ttl, "must be at least 1 second, or 'never'")

@@ -4,27 +4,27 @@ Options (names in any case), beside those of the connection:
 
 - ``subject``: the subject of every row, instead of a column ``subject``.
 - ``stream``: name of the stream that must store the rows. Recommended: it is checked at the start and again
-  by the server for each message (``Nats-Expected-Stream``), so no row ends in another stream.
-- ``window`` (4000): messages in flight for each task; a task waits when so many have no ack.
+  by the server for each message (``Nats-Expected-Stream``), so no row ends up in another stream.
+- ``window`` (4000): messages in flight per task; a task waits while this many have no ack.
 - ``ackTimeout`` (``30 seconds``): how long a message may wait for its ack. Until then it is sent again after
   a reconnect or while a stream has no leader; after that the task fails.
 - ``deadLetterSubject``: where rows go that can't be messages (null or bad subject, too large, bad header);
   the reason is in their headers. Without it such a row fails the task.
-- ``deriveMsgId`` (true): give rows without ``msg_id`` an id of their own, so that a task or micro-batch that
-  runs again stores nothing twice. False saves the header; then failures may store rows twice.
+- ``deriveMsgId`` (true): give rows without ``msg_id`` a derived id, so that a repeated task or micro-batch
+  stores nothing twice. False saves the header; then failures may store rows twice.
 - ``msgIdPrefix``: batch writes only. A name for this write: a second write of the same rows under the same
   name stores nothing twice. Default: random for each write. In foreachBatch the query's id and micro-batch
   are part of the ids with and without it; several writes there of rows that may be equal need different
   names.
-- ``batchId``: batch writes only. The micro-batch, where Spark does not tell it (Spark Connect, threads
-  inside foreachBatch); ``msgIdPrefix`` then has to name the query. See :mod:`jetspark.spark.source.origin`.
+- ``batchId``: batch writes only. The micro-batch, where Spark does not report it (Spark Connect, threads
+  inside foreachBatch); ``msgIdPrefix`` must then name the query. See :mod:`jetspark.spark.source.origin`.
 - ``keepNatsHeaders`` (false): pass on headers named ``Nats-*`` of the column ``headers``. The server obeys
   such headers: an id copied from another stream makes it drop rows, a roll-up empties the stream. By default
   they are left out, with a warning.
-- ``requireExactlyOnce`` (false): refuse, instead of warning, when the stream can't recognise what is written
-  again for ``requiredDuplicateWindow``, when rows have no ids, and when their micro-batch is unknown.
+- ``requireExactlyOnce`` (false): refuse, instead of warning, when the stream can't recognise repeated rows
+  for ``requiredDuplicateWindow``, when rows have no ids, and when their micro-batch is unknown.
 - ``requiredDuplicateWindow`` (``2 minutes``): the stream's ``duplicate_window`` must be at least this. Choose
-  the longest time between a crash of the query and its restart that you count on.
+  the longest time that you expect between a crash of the query and its restart.
 - ``resultFile``: batch writes only. A file that the driver creates when the write is done, with its counts as
   JSON; see :class:`jetspark.spark.sink.write_result.WriteResult`.
 """
@@ -101,17 +101,23 @@ class SinkOptions:
     result_file: str | None = None
 
 
-def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> SinkOptions:
-    """The options of a write, or :class:`OptionError`."""
+def parse_sink(
+    given: Mapping[str, str],
+    *,
+    streaming: bool,
+    overwrite: bool = False,
+    connection: ConnectionOptions | None = None,
+) -> SinkOptions:
+    """The options of a write, or :class:`OptionError`. ``connection``: its options, when parsed already."""
     if overwrite and not streaming:
         raise OptionError(
             "mode",
-            "'overwrite' makes no sense for a stream, which only grows; use mode('append'), and "
-            "purge the stream yourself (stream.purge()) when it must be empty first",
+            "'overwrite' is not supported: streams only grow; use mode('append'), and purge the stream "
+            "first (stream.purge()) if it must be empty",
         )
     for name in SOURCE_OPTIONS:
         if name not in SINK_OPTIONS and name.lower() in {key.lower() for key in given}:
-            raise OptionError(name, "is for reading; a write does not take it")
+            raise OptionError(name, "is for reading, not for writing")
     options = Options(given, (*CONNECTION_OPTIONS, *SINK_OPTIONS, *SPARK_OPTIONS))
     prefix = options.text("msgIdPrefix")
     if prefix is not None:
@@ -130,7 +136,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
             if options.given(name):
                 options.fail(name, "is for batch writes (also in foreachBatch)")
     return SinkOptions(
-        connection=parse_connection(options),
+        connection=connection or parse_connection(options),
         stream=_stream(options),
         subject=_subject(options, "subject"),
         window=options.integer("window") or DEFAULT_WINDOW,
@@ -147,18 +153,18 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool = F
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
-    """Where each column stands, or :class:`SinkSchemaError` with the remedy."""
+    """The index of each column, or :class:`SinkSchemaError` with the remedy."""
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()
         if name not in _TYPES:
             raise SinkSchemaError(
                 field.name,
-                f"is none of {', '.join(_TYPES)}; drop it, e.g. {_SELECT}, or put it into the message: "
+                f"is not one of {', '.join(_TYPES)}; drop it, e.g. {_SELECT}, or put it into the message: "
                 "to_json(struct(...)) AS data",
             )
         if name in found:
-            raise SinkSchemaError(field.name, "stands twice; Spark does not tell upper from lower case")
+            raise SinkSchemaError(field.name, "is there twice; Spark ignores case in column names")
         remedy = _TYPES[name](field.dataType)
         if remedy is not None:
             raise SinkSchemaError(field.name, f"is {field.dataType.simpleString()}; {remedy}")

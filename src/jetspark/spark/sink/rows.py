@@ -6,18 +6,17 @@ A record batch becomes messages as a whole: every row is checked before the firs
 bad row stops its task while nothing of its record batch is on the wire. With a dead-letter subject, bad rows
 become messages to that subject instead, with the reason in their headers.
 
-A derived message id names *what* is written and not only where it stood: ``<origin>-<partition>-<hash of the
+A derived message id names *what* is written and not only its position: ``<origin>-<partition>-<hash of the
 row>``, and a number for further equal rows. ``origin`` is the query and micro-batch, or the batch job. So a
-task that runs again may meet its rows in another order, as happens behind a shuffle, and still gives each
-the id it had; an id made of the row's position would make the server drop one row as the duplicate of
-another. Counting equal rows costs memory, so after :data:`REMEMBERED_ROWS` rows a task goes over to ids of
-position and hash: those repeat only when the order does, and the worst that can happen is a row stored twice.
+repeated task may see its rows in another order, as happens after a shuffle, and still gives each its old id.
+With an id made of the position, the server would drop one row as the duplicate of another. Counting equal
+rows costs memory, so after :data:`REMEMBERED_ROWS` rows a task switches to ids of position and hash: those
+repeat only when the order does, and at worst a row is stored twice.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from binascii import hexlify
 from datetime import timedelta
 from hashlib import sha1
@@ -43,9 +42,8 @@ REMEMBERED_ROWS = 500_000
 # A server adds nothing to the headers that it counts, but these bound the work of measuring them exactly.
 _HEADER_SLACK = 512
 _SHOWN = 120
-# Headers that the server obeys begin so.
+# Headers that the server obeys begin with this.
 _NATS = "nats-"
-_TTL = re.compile(r"never|\d+|(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
 
 REASON_HEADER = "Jetspark-Error"
 SUBJECT_HEADER = "Jetspark-Subject"
@@ -56,7 +54,7 @@ TRUNCATED_HEADER = "Jetspark-Truncated"
 class BadRow(JetsparkError, ValueError):
     """A row can't become a message; nothing of its record batch was published.
 
-    ``partition`` and ``row`` (from 0, within the partition) say where it stood, ``column`` and ``value``
+    ``partition`` and ``row`` (from 0, within the partition) say where it was, ``column`` and ``value``
     (shortened) what is wrong with it. ``others``: further bad rows of the same record batch.
     """
 
@@ -89,7 +87,7 @@ class Outgoing(NamedTuple):
 
 
 class SinkColumns(NamedTuple):
-    """Where in a record batch each column stands; None: not there."""
+    """The index of each column in a record batch; None: missing."""
 
     subject: int | None
     data: int
@@ -241,9 +239,9 @@ class RowPlanner:
         return messages
 
     def plan_plain(self, batch: pa.RecordBatch) -> PlainRows | None:
-        """The quick way for a record batch without trouble and with nothing but subject and data.
+        """The fast path for a record batch with only subject and data, all of them valid.
 
-        None: it has to be :meth:`plan`, which finds out what the trouble is.
+        None: use :meth:`plan`, which finds out what is wrong.
         """
         columns, ids = self._columns, self._ids
         others = (columns.headers, columns.ttl, columns.msg_id)
@@ -278,7 +276,7 @@ class RowPlanner:
         if self._columns.subject is None:
             return [self._subject] * count
         values = _texts(batch.column(self._columns.subject), "subject", bad)
-        # Many rows share few subjects as a rule; each is checked once.
+        # Rows usually share few subjects; each is checked once.
         wrong: dict[object, str] = {}
         for subject in set(values):
             try:
@@ -385,7 +383,7 @@ class RowPlanner:
             rough = 0 if header is None else sum(len(n) + 4 * len(v) + 4 for n, v in header.items())
             if len(data) + rough + 4 * len(msg_id or "") + _HEADER_SLACK <= self._max_size:
                 continue
-            # A derived id is not known yet; its longest form stands in for it.
+            # A derived id is not known yet; its longest form is used instead.
             whole = publish_headers(
                 header,
                 msg_id=msg_id or (None if self._ids is None else "x" * 80),
@@ -418,7 +416,7 @@ class RowPlanner:
         headers[POSITION_HEADER] = f"{self._partition}/{row}"
         if subject is not None:
             headers[SUBJECT_HEADER] = _one_line(subject)[:1024]
-        # Headers steer the server (ids, roll-ups, expectations): what is kept is kept for reading only.
+        # Nats-* headers control the server (ids, roll-ups, expectations), so they get other names.
         for kept in (header, left_out):
             for name, text in [] if kept is None else kept.items():
                 headers.add(name if not name.lower().startswith(_NATS) else f"Jetspark-{name}", text)
@@ -426,7 +424,7 @@ class RowPlanner:
         # The space keeps it apart from a good row of the same subject and body.
         msg_id = None if derive is None else "dead-" + derive(row, f"dead {subject}", body, None, None)
         room = self._max_size - len(encode_headers(headers)) - _HEADER_SLACK
-        if room < 0:  # the headers themselves are the trouble
+        if room < 0:  # the headers alone are too large
             headers = Headers({name: headers[name] for name in (REASON_HEADER, POSITION_HEADER)})
             room = self._max_size - len(encode_headers(headers)) - _HEADER_SLACK
         if len(body) > room:
@@ -490,10 +488,8 @@ def _add_header(headers: Headers, name: object, value: object) -> None:
     if not isinstance(name, str):
         raise InvalidArgument("header name", name, "must not be null")
     if name.lower().startswith("nats-batch-"):
-        # Copied from a stream that was filled with atomic batches: the server would wait for their rest.
-        raise InvalidArgument(
-            "header name", name, "would make the server take the row for a part of an atomic batch; drop it"
-        )
+        # Copied from a stream that was filled with atomic batches: the server would wait for the rest.
+        raise InvalidArgument("header name", name, "would make the row part of an atomic batch; drop it")
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, str):
             raise InvalidArgument("header value", one, f"of {name!r} must not be null")
@@ -503,6 +499,4 @@ def _add_header(headers: Headers, name: object, value: object) -> None:
 def _ttl(value: object) -> str:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, str) and not _TTL.fullmatch(value):
-        raise InvalidArgument("ttl", value, "must be seconds, a duration such as '1h30m', or 'never'")
     return ttl_text(value)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Which subjects of the rows does no stream store? Asked before the first row of each subject is sent.
+"""Finds subjects that no stream stores, before the first row of each subject is sent.
 
 A message to a subject that no stream stores is answered with "no responders". So is one to a stream that is
-electing a leader, which is why the publisher goes on trying for the whole ``ackTimeout``. Here the subjects
-of the known streams are compared first, and the server is asked about the others. What it answers is not the
-last word: an account may map the subject to one that a stream stores. So the first row of such a subject is
+electing a leader, which is why the publisher retries for the whole ``ackTimeout``. Here the subjects of the
+known streams are compared first, and the server is asked about the others. Its answer is not final: an
+account may map the subject to one that a stream stores. So the first row of such a subject is
 published alone, with few tries; :mod:`jetspark.spark.sink.task` does that.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from jetspark.blocking import JetStream
 
-# Questions to the server for each task; after that subjects are taken as they come.
+# Questions to the server per task; after that subjects are not checked.
 _QUESTIONS = 20
-# Subjects compared for each task: a wrong one is among the first as a rule, and millions would cost time.
+# Subjects compared per task: a wrong one is usually among the first, and millions would cost time.
 _COMPARED = 10_000
 
 
 class SubjectCheck:
-    """Of one task. ``patterns``: subjects of the stream that is known to take the rows."""
+    """The check of one task. ``patterns``: subjects of the stream that is known to store the rows."""
 
     def __init__(self, js: JetStream, patterns: Iterable[str] = ()) -> None:
         self._js = js
@@ -35,7 +35,7 @@ class SubjectCheck:
         self._questions = _QUESTIONS
 
     def not_stored(self, subjects: Iterable[str]) -> list[str]:
-        """Those that the server knows no stream for. Each subject is named once in the life of a task."""
+        """The subjects that no stream stores, as far as the server knows. Each is returned once per task."""
         if len(self._seen) >= _COMPARED:
             return []
         new = set(subjects) - self._seen
@@ -53,7 +53,7 @@ class SubjectCheck:
             for name in names:
                 self._patterns += self._js.get_stream(name).cached_info.config.subjects or ()
         except JetsparkError:
-            # Not permitted, or no answer: the rows themselves will tell.
+            # Not permitted, or no answer: publishing the rows will show.
             self._questions = 0
             return True
         return bool(names)

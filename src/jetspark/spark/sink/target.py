@@ -1,10 +1,10 @@
-"""Is the stream fit for what the sink promises? Asked at the start, before the first row.
+"""Checks at the start that the target stream can keep the sink's promises.
 
-The sink promises that a task or a micro-batch that runs again stores nothing twice. That rests on the
+The sink promises that a repeated task or micro-batch stores nothing twice. That depends on the
 stream's ``duplicate_window``: within it, a message whose ``Nats-Msg-Id`` was seen is acked and not stored. A
-window shorter than the time between a crash and the restart breaks the promise, and nobody would notice. So
-it is compared with ``requiredDuplicateWindow``, and too short a window is a warning, or with
-``requireExactlyOnce`` a refusal.
+window shorter than the time between a crash and the restart would silently break the promise. So it is
+compared with ``requiredDuplicateWindow``: too short a window is a warning, or with ``requireExactlyOnce`` an
+error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnfitStream(JetsparkError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the start found out. ``max_msg_size`` of the stream: None for no limit of its own."""
+    """The result of the check. ``max_msg_size`` of the stream: None when it sets no limit."""
 
     stream: str | None = None
     max_msg_size: int | None = None
@@ -53,15 +53,15 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
         config = js.get_stream(stream).cached_info.config
     except StreamNotFound as error:
         raise UnfitStream(
-            f"there is no stream {options.stream!r} to write to ({error}): create it, or correct the option"
+            f"stream {options.stream!r} does not exist ({error}); create it, or correct the option"
         ) from None
     except PermissionViolationError as error:
         if options.require_exactly_once:
             raise NotExactlyOnce(
-                f"the target stream can't be looked at, so its duplicate_window is unknown: {error}; permit "
-                "$JS.API.STREAM.INFO.* and $JS.API.STREAM.NAMES, or leave requireExactlyOnce out"
+                f"the target stream's info is not readable, so its duplicate_window is unknown: {error}; "
+                "permit $JS.API.STREAM.INFO.* and $JS.API.STREAM.NAMES, or leave requireExactlyOnce out"
             ) from None
-        log.warning("the target stream can't be looked at, so nothing of it is checked: %s", error)
+        log.warning("the target stream's info is not readable, so it is not checked: %s", error)
         return Target()
     check_stream(stream, config, options, columns)
     size = config.max_msg_size
@@ -69,14 +69,14 @@ def inspect_target(js: JetStream, options: SinkOptions, columns: SinkColumns) ->
 
 
 def check_stream(stream: str, config: StreamConfig, options: SinkOptions, columns: SinkColumns) -> None:
-    """Refuse or warn of a stream whose configuration breaks what the sink promises."""
+    """Refuse a stream whose configuration breaks the sink's promises, or warn about it."""
     if config.no_ack:
-        raise UnfitStream(f"stream {stream!r} has no_ack set: no row would ever be acked; unset it")
+        raise UnfitStream(f"stream {stream!r} has no_ack set, so rows would never be acked; unset it")
     if config.sealed:
-        raise UnfitStream(f"stream {stream!r} is sealed: it takes no more messages")
+        raise UnfitStream(f"stream {stream!r} is sealed and takes no more messages")
     if columns.ttl is not None and not config.allow_msg_ttl:
         raise UnfitStream(
-            f"stream {stream!r} does not allow a TTL for single messages, and the rows have a column 'ttl': "
+            f"stream {stream!r} does not allow TTLs per message, but the rows have a column 'ttl': "
             "set allow_msg_ttl on the stream, or drop the column"
         )
     has_ids = options.derive_msg_id or columns.msg_id is not None
@@ -114,5 +114,5 @@ def _covered(js: JetStream, option: str, subject: str) -> str:
         return js.stream_name_by_subject(subject)
     except StreamNotFound:
         raise OptionError(
-            option, f"{subject!r} is stored by no stream; add it to the subjects of one, or correct it"
+            option, f"no stream stores {subject!r}; add it to a stream's subjects, or correct it"
         ) from None

@@ -1,9 +1,9 @@
-"""What one task of a write does: rows in, acked messages out, or an error that names the row.
+"""One task of a write: rows in, acked messages out, or an error that names the row.
 
 A task holds one pipelined publisher over the process's connection. Record batches are planned whole
-(:mod:`jetspark.spark.sink.rows`) and handed over; acks are looked at a few record batches later, so that a
-refused row ends the task early and the pipeline is never drained in between. The task succeeds when every ack
-came.
+(:mod:`jetspark.spark.sink.rows`) and handed over. Acks are checked a few record batches later, so a refused
+row ends the task early, and the pipeline is never drained in between. The task succeeds when every ack has
+arrived.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jetspark.spark.sink")
 
-# Record batches whose acks may be outstanding before the oldest is looked at.
+# Record batches whose acks may be outstanding before the oldest is checked.
 _UNCHECKED = 2
 # A row to a subject that no stream seems to store: an account's mapping may know better.
 _FIRST_TRIES = 8
@@ -45,7 +45,7 @@ _FIRST_PAUSE = 0.25
 
 
 class RowNotAcked(JetsparkError):
-    """A row was refused by the server or its ack never came; the task fails, so nothing is taken for done.
+    """The server refused a row, or its ack never arrived; the task fails.
 
     ``partition`` and ``row`` say which, ``subject`` where it went, ``cause`` why. With message ids, writing
     it again is safe within the stream's duplicate window.
@@ -125,7 +125,7 @@ def write_task(
     return counts
 
 
-# Streams whose duplicate window this process has looked at.
+# Streams whose duplicate window this process has checked.
 _checked: set[tuple[SinkOptions, str]] = set()
 
 
@@ -181,13 +181,13 @@ class _Pipeline:
         self._check_some()
 
     def _doubtful(self, subjects: list[str]) -> bool:
-        """Whether there are subjects among them that no stream seems to store."""
+        """Whether no stream seems to store some of their subjects."""
         if self._columns.subject is not None:  # else it was checked at the start
             self._doubts.update(self._subjects.not_stored(subjects))
         return bool(self._doubts)
 
     def _try_first(self, messages: list[Outgoing]) -> list[Outgoing]:
-        """Publish the first row of each doubtful subject alone; the others are left."""
+        """Publish the first row of each doubtful subject alone; the others wait."""
         if not self._doubtful([message.subject for message in messages if not message.dead]):
             return messages
         left: list[Outgoing] = []
@@ -225,7 +225,7 @@ class _Pipeline:
             self._check()
 
     def finish(self) -> None:
-        """Look at the acks that were not looked at; all have come, or failed."""
+        """Check the remaining acks; all have arrived or failed."""
         while self._flights:
             self._check()
 
@@ -239,7 +239,7 @@ class _Pipeline:
         )
 
     def _check(self) -> None:
-        """Look at the acks of the oldest record batch; all of them are there, or have failed."""
+        """Check the acks of the oldest record batch; all have arrived or failed."""
         rows, batch = self._flights.popleft()
         if batch.failures:
             index = min(batch.failures)
@@ -252,19 +252,19 @@ class _Pipeline:
             raise RowNotAcked(self._partition, row, subject, error, failed, self._hint(subject, error))
         if not isinstance(rows, PlainRows) and rows[0].dead:
             self.counts.dead_letters += batch.count
-            return  # where dead letters go is not where the rows go
+            return  # dead letters go to another stream than the rows
         self.counts.duplicates += batch.duplicates
         self.counts.stored += batch.count - batch.duplicates
         streams = self.counts.streams
         if self._expect is not None and self._expect.stream is not None:
-            streams.add(self._expect.stream)  # the server has seen to it
+            streams.add(self._expect.stream)  # the server has checked it
             return
         streams |= batch.streams
         for stream in batch.streams:
             self._look_at(stream)
 
     def _look_at(self, stream: str) -> None:
-        """The first ack told which stream it is, when nothing did before: warn if its window is short."""
+        """The first ack names the stream if it was unknown before: warn if its window is short."""
         key = (self._options, stream)
         if stream == self._known_stream or key in _checked:
             return
@@ -272,12 +272,14 @@ class _Pipeline:
         try:
             config = self._js.get_stream(stream).cached_info.config
         except JetsparkError as error:
-            log.warning("stream %r can't be looked at, so its duplicate_window is unknown: %s", stream, error)
+            log.warning(
+                "stream %r: its duplicate_window is unknown, its info is not readable: %s", stream, error
+            )
             return
         check_stream(stream, config, self._options, self._columns)
 
     def _hint(self, subject: str, error: JetsparkError) -> str:
-        """A time-out of a publish has two causes; find out which."""
+        """Find out which of two causes a publish time-out has."""
         if not isinstance(error, RequestTimeout | NoRespondersError):
             return ""
         try:

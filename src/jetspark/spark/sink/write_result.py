@@ -1,8 +1,8 @@
-"""What became of the rows of a write, and how the driver's Python learns it.
+"""The counts of a write, and how they reach the driver's Python.
 
-Spark runs ``commit`` in a process of its own and has no way to hand anything back. So ``commit`` writes a
-small JSON file where option ``resultFile`` says. ``jetspark.spark.write`` names a file in a private folder
-and reads it when Spark has returned.
+Spark runs ``commit`` in its own process and returns nothing from it. So ``commit`` writes a small JSON file
+to the path in option ``resultFile``. ``jetspark.spark.write`` names a file in a private folder and reads it
+when Spark has returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("jetspark.spark.sink")
 
 
 class TaskCounts(Protocol):
-    """What a task tells of its rows."""
+    """What a task reports about its rows."""
 
     rows: int
     stored: int
@@ -68,7 +68,7 @@ def save_result(result: WriteResult, path: str) -> None:
         with open(opened, "w", encoding="utf-8") as file:
             json.dump(asdict(result), file)
     except FileNotFoundError:
-        # A client of Spark Connect named a folder of its own machine.
+        # A client of Spark Connect named a folder on its own machine.
         log.info("resultFile %r: there is no such folder on the driver", path)
     except OSError as error:
         log.warning("resultFile %r can't be written: %s", path, error)

@@ -4,20 +4,19 @@ Columns: ``subject`` (or the option of that name), ``data`` (binary or string), 
 (map<string,string> or map<string,array<string>>), ``msg_id`` and ``ttl``. Options: see
 :mod:`jetspark.spark.sink.options`.
 
-What is promised: a task succeeds only when the server has acked each of its rows, and rows carry a
-``Nats-Msg-Id``, so tasks and micro-batches that run again store nothing twice, whatever the order of their
-rows. What is not: a replay later than the stream's duplicate window, and a replayed micro-batch or job
-whose rows are spread over partitions in another way (a changed ``spark.sql.shuffle.partitions``, another
-``repartition``), may store rows twice; give such rows a ``msg_id`` of their own. Order holds within a
-partition as long as nothing has to be sent again. Rows of a write that fails stay in the stream: it has no
-transactions.
+Promised: a task succeeds only when the server has acked each of its rows. Rows carry a ``Nats-Msg-Id``, so
+repeated tasks and micro-batches store nothing twice, whatever the order of their rows. Not promised: a replay
+later than the stream's duplicate window, and a replayed micro-batch or job whose rows are partitioned
+differently (a changed ``spark.sql.shuffle.partitions``, another ``repartition``), may store rows twice; give
+such rows their own ``msg_id``. Order holds within a partition as long as nothing has to be sent again. Rows
+of a failed write stay in the stream: it has no transactions.
 
 Output modes: Spark lets Python sinks write in "append" and "complete" mode. For "update", write each
 micro-batch as a batch in ``foreachBatch``; ``jetspark.spark.write_stream`` does.
 
 Where things run (PySpark 4.3): the batch writer is made on the driver and shipped to tasks. The streaming
-writer is made anew for each micro-batch, in a process that stays, and again in another one for ``commit``; so
-the start check is remembered for each process.
+writer is made for each micro-batch, in a process that stays, and again in another one for ``commit``; so each
+process remembers the start check.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from jetspark.spark.options import ConnectionOptions
     from jetspark.spark.sink.rows import SinkColumns
 
 log = logging.getLogger("jetspark.spark.sink")
@@ -54,7 +54,7 @@ log = logging.getLogger("jetspark.spark.sink")
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a task tells the driver: how many rows it got, and what became of them."""
+    """What a task reports to the driver: the counts of its rows."""
 
     partition: int
     attempt: int
@@ -80,7 +80,7 @@ class JetStreamWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         self._target = target
-        # Made once for the job, so a task that runs again derives the same ids.
+        # Made once per job, so a repeated task derives the same ids.
         self._job = uuid.uuid4().hex[:16]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
@@ -104,7 +104,7 @@ class JetStreamWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task failed. A stream can't take back what it has stored."""
-        log.warning("batch failed; stored all the same: %s", _stored(messages))
+        log.warning("batch failed; already stored: %s", _stored(messages))
 
 
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -126,39 +126,47 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task failed; Spark will write the micro-batch again after a restart."""
-        log.warning("micro-batch %d failed; stored all the same: %s", batchId, _stored(messages))
+        log.warning("micro-batch %d failed; already stored: %s", batchId, _stored(messages))
 
 
-def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JetStreamWriter:
+def make_writer(
+    options: Mapping[str, str],
+    schema: StructType,
+    overwrite: bool,
+    connection: ConnectionOptions | None = None,
+) -> JetStreamWriter:
     """The batch writer; options, columns and the target stream are checked first."""
-    parsed = parse_sink(options, streaming=False, overwrite=overwrite)
+    parsed = parse_sink(options, streaming=False, overwrite=overwrite, connection=connection)
     columns = check_columns(schema, parsed)
     return JetStreamWriter(parsed, columns, _inspect(parsed, columns))
 
 
 def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
+    options: Mapping[str, str],
+    schema: StructType,
+    overwrite: bool,
+    connection: ConnectionOptions | None = None,
 ) -> JetStreamStreamWriter:
     """The streaming writer, checked in the same way. ``overwrite``: Spark's "complete" mode, appended too."""
-    parsed = parse_sink(options, streaming=True, overwrite=overwrite)
+    parsed = parse_sink(options, streaming=True, overwrite=overwrite, connection=connection)
     columns = check_columns(schema, parsed)
     key = (parsed, columns)
     now = time.monotonic()
     found, until = _targets.get(key, (None, now))
     if found is None or now >= until:
-        # Spark makes the writer anew, often in a new process, for each micro-batch of a running query.
+        # Spark makes a new writer, often in a new process, for each micro-batch of a running query.
         found = patiently(lambda: _inspect(parsed, columns), "looking at the target stream")
         _targets[key] = (found, now + _TRUSTED)
     return JetStreamStreamWriter(parsed, columns, found)
 
 
-# What this process has looked at already, and until when that is believed.
+# Targets that this process has checked, and until when the result is valid.
 _targets: dict[tuple[SinkOptions, SinkColumns], tuple[Target, float]] = {}
 _TRUSTED = 60.0
 
 
 def _inspect(options: SinkOptions, columns: SinkColumns) -> Target:
-    # A connection of its own: this process writes nothing, so it would only lie idle.
+    # Its own connection: this process writes nothing, so a shared one would be idle.
     from jetspark import blocking
 
     with blocking.connect(**options.connection.connect_arguments()) as connection:
@@ -209,7 +217,7 @@ def _tell(
     options: SinkOptions,
     columns: SinkColumns,
 ) -> WriteResult:
-    """Log what became of the rows; warn of what may surprise."""
+    """Log the counts; warn about what may surprise."""
     done = _commits(messages)
     result = total(done)
     log.info("%s written: %s", what, result)
@@ -238,5 +246,5 @@ def _tell(
     return result
 
 
-# Header names that this process has warned of.
+# Header names that this process has warned about.
 _told_dropped: set[str] = set()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """One task's ranges; none when there is nothing to read, because Spark wants at least one partition."""
+    """One task's ranges; empty when there is nothing to read, because Spark needs at least one partition."""
 
     ranges: tuple[Range, ...] = ()
 
@@ -47,7 +47,7 @@ def read_ranges(
 
 
 class JetStreamReader(DataSourceReader):
-    """Plans on the driver, reads on executors; the options are all that travels."""
+    """Plans on the driver, reads on executors; only the options are shipped."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema)
@@ -55,7 +55,7 @@ class JetStreamReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Called once for a DataFrame: 'latest' is what it was then."""
+        """Called once per DataFrame; 'latest' is resolved here."""
         from jetspark.spark.connections import jetstream
         from jetspark.spark.source.positions import batch_ranges
 

@@ -1,7 +1,7 @@
 """What a planned range claims, and what may be missing from it without loss. No IO, no clock.
 
 A planned range is a claim: "the messages with sequences ``[begin, end)`` and these subjects, of the
-stream that was created then, which began and ended *there* when we looked" (:class:`Seen`). A task proves
+stream that was created then, which began and ended *there* at planning" (:class:`Seen`). A task proves
 the claim or raises before its micro-batch commits. With ``failOnDataLoss=false`` it logs a warning
 instead and goes on.
 
@@ -86,7 +86,7 @@ class Seen:
     """When the last message was stored."""
 
     def to_json(self) -> dict[str, int]:
-        """As it stands in an offset."""
+        """The form in an offset."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -197,7 +197,7 @@ def limits_explain(begin: int, seen: Seen | None, found: Found) -> bool:
         return True
     if not rules.max_age:
         return False
-    # The oldest that the unread messages can be: no older than the look that did not see them yet.
+    # The greatest possible age of the unread messages: they are younger than the look that did not see them.
     since = 0
     if seen is not None and begin >= seen.head:
         since = seen.time if begin > seen.tail else seen.head_time
@@ -209,7 +209,7 @@ def limits_explain(begin: int, seen: Seen | None, found: Found) -> bool:
 def judge_stream(end: int, seen: Seen | None, found: Found, tail_time: int | None) -> Outcome:
     """Whether the stream still is what it was when a range up to ``end`` was planned, or read up to there.
 
-    ``tail_time``: when the message that is now at ``seen.tail`` was stored; None when there is none any more.
+    ``tail_time``: when the message that is now at ``seen.tail`` was stored; None when there is none.
     """
     if found.last < end - 1:
         return Outcome.LOSS

@@ -1,4 +1,4 @@
-"""Messages that are gone before they were read: what is said about it, as an error or as a warning.
+"""Reports messages that were removed before they were read, as errors or warnings.
 
 What counts as loss is decided in :mod:`jetspark.spark.source.claims`.
 """
@@ -28,7 +28,7 @@ class DataLossError(JetsparkError):
         self.kind = kind
 
 
-_GO_ON = "set failOnDataLoss=false to go on without them"
+_GO_ON = "set failOnDataLoss=false to continue without them"
 
 
 def vanished(stream: str, following: int) -> DataLossError:
@@ -36,8 +36,8 @@ def vanished(stream: str, following: int) -> DataLossError:
     return DataLossError(
         stream,
         "vanished",
-        f"the stream does not exist any more; it was read up to sequence {following - 1}",
-        "restore it, take it out of option 'stream', or set failOnDataLoss=false to go on with the others",
+        f"the stream no longer exists; it was read up to sequence {following - 1}",
+        "restore it, remove it from option 'stream', or set failOnDataLoss=false to continue with the others",
     )
 
 
@@ -46,8 +46,8 @@ def recreated(stream: str, following: int, before: str, now: str) -> DataLossErr
     return DataLossError(
         stream,
         "recreated",
-        f"the stream was deleted and made again (created {now}, the checkpoint is of the one created "
-        f"{before} and stands at sequence {following})",
+        f"the stream was deleted and created again ({now}; the checkpoint belongs to the one created "
+        f"{before} and is at sequence {following})",
         "start with a new checkpoint, or set failOnDataLoss=false to read the new stream from its beginning",
     )
 
@@ -86,13 +86,13 @@ def keys_removed(stream: str, given: int, expected: int, *, filtered: bool) -> D
 
 
 def rewound(stream: str, following: int, last: int) -> DataLossError:
-    """The stream ends before the place we have read up to."""
+    """The stream ends before the position that was read."""
     return DataLossError(
         stream,
         "rewound",
         f"the stream ends at sequence {last}, but was read up to {following - 1}: it was restored from an "
         "older backup or lost its tail",
-        "start with a new checkpoint, or set failOnDataLoss=false to go on with what comes next",
+        "start with a new checkpoint, or set failOnDataLoss=false to continue with what comes next",
     )
 
 
@@ -103,7 +103,7 @@ def replaced(stream: str, sequence: int) -> DataLossError:
         "rewound",
         f"the message at sequence {sequence} is not the one that was there: the stream was restored from an "
         "older backup or lost its tail, and has been written to since",
-        "start with a new checkpoint, or set failOnDataLoss=false to go on with the messages stored since",
+        "start with a new checkpoint, or set failOnDataLoss=false to continue with the messages stored since",
     )
 
 
@@ -111,7 +111,7 @@ def report(error: DataLossError, *, fail: bool) -> None:
     """Raise it, or warn and go on."""
     if fail:
         raise error
-    logger.warning("data loss, going on because of failOnDataLoss=false: %s", error)
+    logger.warning("data loss, continuing because of failOnDataLoss=false: %s", error)
 
 
 def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
@@ -120,8 +120,8 @@ def act(outcome: Outcome, error: DataLossError, *, fail: bool) -> None:
         report(error, fail=fail)
     elif outcome == Outcome.WARNING:
         logger.warning(
-            "not taken for data loss, because the cause may be a single delete, the messages' own TTLs, or "
-            "the stream's limits before its first rows were read; the server does not tell: %s",
+            "not treated as data loss: a single delete, the messages' own TTLs, or the stream's limits "
+            "before its first rows were read may be the cause, which the server does not report: %s",
             error,
         )
 

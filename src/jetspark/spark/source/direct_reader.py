@@ -1,8 +1,8 @@
 """Reading a range by batch direct get: for work queues, which refuse consumers that consume nothing.
 
-The pages come as columns (:func:`jetspark.arrow.get_arrow`), the next one while a page is worked on. A
-request has one filter. Several filters are several requests at the same time, whose answers are merged by
-sequence; a message that two of them match comes once.
+The pages come as columns (:func:`jetspark.arrow.get_arrow`); the next one is requested while a page is
+processed. A request has one filter. Several filters are concurrent requests, whose answers are merged by
+sequence; a message that matches two of them comes once.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 ``begin`` inclusive, ``next`` exclusive. An offset describes the micro-batch that it ends: ``[begin,
 next)`` of each stream. Spark asks for the initial offset more than once, and again after a restart when
-batch 0 never committed; a ``latest`` resolved anew would then skip messages. So the start travels inside
+batch 0 never committed; a ``latest`` that is resolved again would skip messages. So the start travels inside
 the end: what a batch reads is decided by its end offset alone, which is in the log before the batch runs.
 
 ``created`` tells a stream from another one of the same name that was made after it was deleted.
 ``earliest`` marks a place that was the beginning of the stream and from which nothing has been read yet:
-what expires there before the first read is not lost by us. ``ahead`` marks a starting sequence that the
+what expires there before the first read is not loss. ``ahead`` marks a starting sequence that the
 stream has not reached yet; any other place behind a stream's end means that the stream lost its tail.
 ``skipped`` marks a place before which there may be messages of ``subjects`` that the query has not read: it
 began behind the stream's beginning, or had other subjects before. Such messages must not be released.
@@ -99,9 +99,9 @@ class Offset:
 
 
 def parse_offset(value: object) -> Offset:
-    """An offset as it came back from Spark; :class:`OffsetError` for anything that is not one of ours."""
+    """An offset as Spark returned it; :class:`OffsetError` for anything else."""
     if not isinstance(value, dict):
-        raise OffsetError(f"offset in the checkpoint is no JSON object: {value!r:.200}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint is not a JSON object: {value!r:.200}; {_REMEDY}")
     version = value.get("version")
     if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
         raise OffsetError(
@@ -109,13 +109,13 @@ def parse_offset(value: object) -> Offset:
             "written by a newer release; upgrade jetspark here, or start with a new checkpoint"
         )
     if version != VERSION or isinstance(version, bool):
-        raise OffsetError(f"offset in the checkpoint has no version we know: {version!r:.50}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint has an unknown version: {version!r:.50}; {_REMEDY}")
     streams = value.get("streams")
     if not isinstance(streams, dict):
         raise OffsetError(f"offset in the checkpoint has no streams: {value!r:.200}; {_REMEDY}")
     subjects = value.get("subjects", [])
     if not isinstance(subjects, list) or not all(isinstance(one, str) for one in subjects):
-        raise OffsetError(f"offset in the checkpoint has odd subjects: {subjects!r:.200}; {_REMEDY}")
+        raise OffsetError(f"offset in the checkpoint has invalid subjects: {subjects!r:.200}; {_REMEDY}")
     return Offset(
         {str(name): _parse_stream(str(name), one) for name, one in streams.items()},
         tuple(subjects),

@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from jetspark._times import Moment, parse_moment
 from jetspark.errors import InvalidArgument
 from jetspark.jetstream.models.validation import check_name
 from jetspark.spark.options import (
     CONNECTION_OPTIONS,
     SOURCE_OPTIONS,
     ConnectionOptions,
-    Moment,
     OptionError,
     Options,
     parse_connection,
-    parse_moment,
 )
 from jetspark.wire.subjects import is_subset, validate_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -86,6 +85,20 @@ class Streams:
         return ",".join((*self.names, *self.patterns))
 
 
+def parse_streams(entries: Iterable[str]) -> Streams:
+    """Names and patterns. Raises InvalidArgument for an entry that can't name a stream."""
+    names: list[str] = []
+    patterns: list[str] = []
+    for entry in entries:
+        glob = _GLOB.search(entry) is not None
+        try:
+            check_name("stream", re.sub(r"[*?\[\]!]", "x", entry) if glob else entry)
+        except InvalidArgument as error:
+            raise InvalidArgument("stream", entry, error.rule) from None
+        (patterns if glob else names).append(entry)
+    return Streams(tuple(names), tuple(patterns))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """What to read and how; every field is an option of the same meaning.
@@ -99,13 +112,13 @@ class SourceOptions:
       after the last message means latest.
     - ``endingPosition`` (``latest``), ``endingSequence``, ``endingTime``: the same for batch; exclusive.
     - ``failOnDataLoss`` (true): whether messages that are gone before they were read end the query.
-    - ``minPartitions``: split until there are so many. ``maxMessagesPerPartition`` (250000). Small ranges
-      share a partition as long as both are kept.
+    - ``minPartitions``: split until there are this many. ``maxMessagesPerPartition`` (250000). Small ranges
+      share a partition within both limits.
     - ``maxMessagesPerTrigger``: sequences in one micro-batch, shared among streams by their backlog.
       ``maxBytesPerTrigger``: the same in bytes, by each stream's mean message size; an approximation.
-    - ``minMessagesPerTrigger``: wait for so many, but no longer than ``maxTriggerDelay`` (15 minutes).
+    - ``minMessagesPerTrigger``: wait for this many, but no longer than ``maxTriggerDelay`` (15 minutes).
     - ``durable``: name of a consumer that is moved along with the query's progress (before server 2.14 by
-      reading it, forward only).
+      reading through it, forward only).
     - ``releaseWorkQueue`` (false): delete from work-queue streams what the query has committed; needs
       ``startingPosition=earliest``.
     - ``recordBatchRows`` (20000): most rows of one Arrow batch. ``bufferMessages`` (20000): messages in
@@ -154,10 +167,10 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
     if start is not None and start.default.edge == LAST_PER_SUBJECT and ending:
         raise OptionError(ending[0], f"contradicts startingPosition={LAST_PER_SUBJECT}; drop one of them")
     if options.given("maxTriggerDelay") and not options.given("minMessagesPerTrigger"):
-        raise OptionError("maxTriggerDelay", "means nothing without option 'minMessagesPerTrigger'")
+        raise OptionError("maxTriggerDelay", "has no effect without option 'minMessagesPerTrigger'")
     most, least = options.integer("maxMessagesPerTrigger"), options.integer("minMessagesPerTrigger")
     if most is not None and least is not None and least > most:
-        raise OptionError("minMessagesPerTrigger", f"{least} is above maxMessagesPerTrigger={most}")
+        raise OptionError("minMessagesPerTrigger", f"{least} is greater than maxMessagesPerTrigger={most}")
     durable = options.text("durable")
     if durable is not None:
         try:
@@ -221,7 +234,7 @@ def check_stream(options: SourceOptions) -> SourceOptions:
     if options.release_work_queue and (starts is None or starts != Positions(Position(edge=EARLIEST))):
         raise OptionError(
             "releaseWorkQueue",
-            "deletes all that is before the query's place, so the query has to begin with the first message; "
+            "deletes everything before the query's position, so the query must start with the first message; "
             "set startingPosition=earliest",
         )
     return options
@@ -242,16 +255,10 @@ def _streams(options: Options) -> Streams:
     entries = options.texts("stream")
     if not entries:
         raise OptionError("stream", "is required: a stream's name, a comma list, or a pattern like ORDERS-*")
-    names: list[str] = []
-    patterns: list[str] = []
-    for entry in entries:
-        glob = _GLOB.search(entry) is not None
-        try:
-            check_name("stream", re.sub(r"[*?\[\]!]", "x", entry) if glob else entry)
-        except InvalidArgument as error:
-            raise OptionError("stream", f"{entry!r} {error.rule}") from None
-        (patterns if glob else names).append(entry)
-    return Streams(tuple(names), tuple(patterns))
+    try:
+        return parse_streams(entries)
+    except InvalidArgument as error:
+        raise OptionError("stream", f"{error.value!r} {error.rule}") from None
 
 
 def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, ...]) -> Positions | None:
@@ -264,28 +271,30 @@ def _positions(options: Options, edge: str, streams: Streams, edges: tuple[str, 
     fallback = Position(edge=EARLIEST if edge == "starting" else LATEST)
     by_stream = options.json_object(name)
     if by_stream is None:
-        return Positions(_position(name, options.text(name), edges))
+        return Positions(parse_position(name, options.text(name), edges))
     found = []
     for stream, value in by_stream.items():
         if not streams.selects(stream):
-            raise OptionError(name, f"names stream {stream!r}, which option 'stream' ({streams}) does not")
-        position = _position(name, value, edges)
+            raise OptionError(
+                name, f"names stream {stream!r}, which option 'stream' ({streams}) does not select"
+            )
+        position = parse_position(name, value, edges)
         if position.edge == LAST_PER_SUBJECT:
-            raise OptionError(name, f"{LAST_PER_SUBJECT!r} goes for all streams or for none")
+            raise OptionError(name, f"{LAST_PER_SUBJECT!r} must apply to all streams or to none")
         found.append((stream, position))
     missing = [stream for stream in streams.names if stream not in by_stream]
     if missing:
-        raise OptionError(name, f"says nothing about stream {missing[0]!r}; give all of them a position")
+        raise OptionError(name, f"has no position for stream {missing[0]!r}; give each stream one")
     return Positions(fallback, tuple(found))
 
 
-def _position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
+def parse_position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
     """One value of a position option; which kinds are allowed follows from the option's name."""
     kind = name.removeprefix("starting").removeprefix("ending")
     text = str(value).strip()
     if kind != "Time" and not isinstance(value, bool) and re.fullmatch(r"\d+", text):
         if int(text) < 1:
-            raise OptionError(name, f"{text!r} is no sequence; the first is 1")
+            raise OptionError(name, f"{text!r} is not a sequence; the first is 1")
         return Position(sequence=int(text))
     if kind == "Position" and text.lower() in edges:
         return Position(edge=text.lower())
@@ -296,6 +305,7 @@ def _position(name: str, value: Any, edges: tuple[str, ...]) -> Position:
     expected = {
         "Position": f"one of {', '.join(edges)}, a sequence, or a JSON object by stream",
         "Sequence": "a sequence (1 or more), or a JSON object by stream",
-        "Time": "a time such as 2026-01-31T12:00:00Z or '-10 minutes', or a JSON object by stream",
+        "Time": "a time such as 2026-01-31T12:00:00Z (UTC without a zone) or '-10 minutes', or a JSON object "
+        "by stream",
     }[kind]
     raise OptionError(name, f"{text!r} must be {expected}")

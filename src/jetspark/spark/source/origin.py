@@ -1,10 +1,10 @@
 """Where a task's rows come from: the beginning of the message ids that the sink derives.
 
 An id protects a row when it is the same each time the row is written again, and different for every other
-row. So it has to name the query and the micro-batch, or the batch job. Where Spark tells them:
+row. So it has to name the query and the micro-batch, or the batch job. What Spark reports:
 
 =======================================  ====================  =========================================
-the write                                Spark tells           origin
+the write                                Spark reports         origin
 =======================================  ====================  =========================================
 ``df.writeStream.format("jetstream")``   query and batch       query and batch
 ``foreachBatch``, its own thread         query and batch       query and batch, ``msgIdPrefix`` in front
@@ -13,10 +13,10 @@ the write                                Spark tells           origin
 a batch job                              nothing               ``msgIdPrefix``, or random for this job
 =======================================  ====================  =========================================
 
-Lines three and four look like the last one, and must not be taken for it: a constant ``msgIdPrefix`` there
-would give equal rows of different micro-batches one id, and the server would drop all but the first. What
-tells them apart is the session: Spark runs a query in a session of its own, with settings that it makes for
-queries only, and settings of a session reach its tasks.
+Lines three and four look like the last one, but must be treated differently: a constant ``msgIdPrefix`` there
+would give equal rows of different micro-batches one id, and the server would drop all but the first. The
+session tells them apart: Spark runs a query in its own session, with settings that it makes for queries only,
+and tasks see the settings of their session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UnknownMicroBatch(JetsparkError):
 
 
 class Place(NamedTuple):
-    """What Spark tells a task. ``streaming``: the session is that of a streaming query."""
+    """What Spark reports to a task. ``streaming``: the session is that of a streaming query."""
 
     query: str | None = None
     batch: str | None = None
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 def place_of_task() -> Place:
-    """Where the task runs that calls this."""
+    """The place of the current task."""
     context = TaskContext.get()
     assert context is not None
     told = context.getLocalProperty
@@ -67,7 +67,7 @@ def stream_origin(place: Place) -> str:
     """The origin of a streaming write."""
     if place.query is None or place.batch is None:
         raise UnknownMicroBatch(
-            f"Spark did not tell this task its query and micro-batch (properties {QUERY_ID} and "
+            f"Spark did not report this task's query and micro-batch (properties {QUERY_ID} and "
             f"{BATCH_ID}), so no safe message ids can be derived"
         )
     return f"{short_query(place.query)}-{place.batch}"
@@ -77,7 +77,7 @@ def batch_origin(place: Place, *, prefix: str | None, batch_id: int | None, job:
     """The origin of a batch write, which may be inside foreachBatch.
 
     ``job`` names this write alone. ``needed``: without safe ids rows could be lost or stored twice; False
-    when the rows bring ids of their own, or want none.
+    when the rows have their own ids, or need none.
     """
     if place.query is not None and place.batch is not None:
         if batch_id is not None and str(batch_id) != place.batch:
@@ -91,8 +91,8 @@ def batch_origin(place: Place, *, prefix: str | None, batch_id: int | None, job:
         if prefix is None:
             raise OptionError(
                 "batchId",
-                "needs msgIdPrefix here, because Spark does not tell this job its query: choose a name that "
-                "no other query and no other write of this query has",
+                "needs msgIdPrefix here, because Spark does not report the query of this job: choose a name "
+                "that no other query and no other write of this query has",
             )
         return f"{prefix}-b{batch_id}"
     if place.streaming and needed:

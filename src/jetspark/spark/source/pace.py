@@ -2,17 +2,18 @@
 
 Theory of operation
 -------------------
-Spark asks an idle source for news about ninety times a second, and takes every answer for a fact:
+Spark asks an idle source for news about ninety times per second, and relies on every answer:
 ``processAllAvailable()`` returns when a question that was put after the call is answered with "nothing new".
-So each answer needs a look at the server that began after the question came. What keeps the requests few is
-that the source takes its time: it waits *before* the look, so that the answer is as new as can be. After news
-it waits 0.05 s, then twice as long each time, up to ``IDLE_INTERVAL``. A watch ends the wait when there is
+So each answer needs a look at the server that began after the question came. To keep requests rare, the
+source waits *before* the look, so that the answer is as fresh as possible. After news it waits 0.05 s, then
+twice as long each time, up to ``IDLE_INTERVAL``. A watch ends the wait when there is
 something new.
 
-A question that comes after a pause is answered at once: a trigger interval, or the micro-batches of another
-source of the same query, are pace enough, and a wait would slow down the other source.
+A question that comes after a pause is answered at once: a trigger interval, or another source of the same
+query, already sets the pace, and a wait would slow down the other source.
 
-Many streams make a look dear, about 700 bytes for each. Beyond ``MANY_STREAMS`` the waits grow with them.
+With many streams a look is expensive, about 700 bytes per stream. Beyond ``MANY_STREAMS`` the waits grow with
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 #: Seconds between two looks: short after news, doubling to the idle interval.
 BUSY_INTERVAL = 0.05
 IDLE_INTERVAL = 1.0
-#: From so many streams on the idle interval grows in proportion, up to ``LONGEST_INTERVAL`` seconds.
+#: From this many streams on the idle interval grows in proportion, up to ``LONGEST_INTERVAL`` seconds.
 MANY_STREAMS = 200
 LONGEST_INTERVAL = 10.0
 #: Seconds between answer and next question that are a pause. Spark's own polling is at 0.01 s, and its
@@ -29,7 +30,7 @@ PAUSE = 0.1
 
 
 def idle_interval(streams: int) -> float:
-    """Seconds between two looks at so many streams when nothing happens."""
+    """Seconds between two looks at this many streams when nothing happens."""
     return min(LONGEST_INTERVAL, IDLE_INTERVAL * max(1.0, streams / MANY_STREAMS))
 
 
@@ -42,7 +43,7 @@ class Pace:
         self._answered = float("-inf")
 
     def wait(self, now: float) -> float:
-        """Seconds to wait before a question that came ``now`` is looked into."""
+        """Seconds to wait before the look for a question that came ``now``."""
         if now - self._answered > PAUSE:
             return 0.0
         return max(0.0, self._looked + self.interval - now)
@@ -57,6 +58,6 @@ class Pace:
         self._answered = float("-inf")
 
     def nothing(self, now: float, streams: int) -> None:
-        """The question is answered with "nothing new" in so many streams."""
+        """The question is answered with "nothing new" in this many streams."""
         self.interval = min(idle_interval(streams), max(BUSY_INTERVAL, self.interval * 2))
         self._answered = now

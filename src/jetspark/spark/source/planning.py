@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from jetspark.spark.source.claims import Seen
 
-#: What a range costs before its first message, in messages: its stream is looked up and a consumer made and
-#: deleted, which takes as long as reading some hundred small messages.
+#: Fixed cost of a range, in messages: looking up its stream and creating and deleting a consumer takes as
+#: long as reading some hundred small messages.
 RANGE_COST = 500
-#: Ranges are put together up to this cost, in messages. A task of its own for less would cost more than it
-#: reads. Twenty tiny streams come to this.
+#: Ranges are combined up to this cost, in messages. A separate task for less would cost more than it reads.
+#: Twenty tiny streams reach it.
 TASK_COST = 10_000
 
 
@@ -73,7 +73,7 @@ def limit(
     if max_bytes is not None:
         total = sum(shares[name] * backlogs[name].mean_bytes for name in shares)
         if total > max_bytes:
-            # Scaled by bytes, so that a stream of large messages does not eat the others' part.
+            # Scaled by bytes, so that a stream of large messages does not take the others' share.
             scaled = sum(shares.values()) * max_bytes / total
             shares = _share(shares, max(1, int(scaled)))
     return {name: backlog.begin + shares[name] for name, backlog in backlogs.items()}
@@ -97,7 +97,7 @@ def _share(wanted: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def should_wait(available: int, *, minimum: int | None, waited: float, max_delay: float) -> bool:
-    """Whether a micro-batch is put off until there are ``minimum`` messages or ``max_delay`` has passed."""
+    """Whether a micro-batch waits until there are ``minimum`` messages or ``max_delay`` has passed."""
     return minimum is not None and available < minimum and waited < max_delay
 
 
@@ -124,7 +124,7 @@ def plan(
     """Ranges into partitions, each of one large piece or of several small ones.
 
     As :func:`split` cuts them; then small pieces are put together (:func:`group`). The result depends on the
-    arguments alone: a micro-batch that runs again must spread its rows over partitions as it did before.
+    arguments alone: a repeated micro-batch must partition its rows as before.
     """
     pieces = split(ranges, min_partitions=min_partitions, max_messages=max_messages)
     return group(pieces, min_partitions=min_partitions, max_messages=max_messages)
@@ -133,18 +133,19 @@ def plan(
 def group(
     pieces: Sequence[Range], *, min_partitions: int | None = None, max_messages: int | None = None
 ) -> list[tuple[Range, ...]]:
-    """Put small pieces together, so that a thousand small streams are not a thousand tasks.
+    """Combine small pieces, so that a thousand small streams are not a thousand tasks.
 
-    A piece that costs :data:`TASK_COST` or more is a partition of its own. The others share as few as come
-    to about that cost, evenly. There are no fewer partitions than ``min_partitions`` (as long as there are
-    so many pieces), and no partition of several pieces has more than ``max_messages`` sequences. Partitions
+    A piece that costs :data:`TASK_COST` or more is its own partition. The others are spread evenly over
+    partitions of about that cost. There are at least ``min_partitions`` partitions (if there are that many
+    pieces), and no partition of several pieces has more than ``max_messages`` sequences. Partitions
     are in the order of their first pieces.
     """
     costs = [RANGE_COST + len(one) for one in pieces]
     alone = [(index,) for index, cost in enumerate(costs) if cost >= TASK_COST]
     small = [index for index, cost in enumerate(costs) if cost < TASK_COST]
     count = max(-(-sum(costs[index] for index in small) // TASK_COST), (min_partitions or 1) - len(alone))
-    # The dearest first, each into the cheapest partition so far: (cost, sequences, number of the partition).
+    # The most expensive first, each into the cheapest partition so far: (cost, sequences, number of the
+    # partition).
     loads = [(0, 0, number) for number in range(min(count, len(small)))]
     members: list[list[int]] = [[] for _ in loads]
     for index in sorted(small, key=lambda one: (-costs[one], one)):

@@ -1,4 +1,4 @@
-"""From positions to sequences, on the driver: asks the server what streams there are and where they stand."""
+"""From positions to sequences, on the driver: asks the server for the streams and their ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def resolve(js: JetStream, info: StreamInfo, position: Position) -> int:
         return position.sequence
     if position.moment is None:
         return first_sequence(info)
-    # The server's clock, because it is the one that stamped the messages.
+    # The server's clock, which stamped the messages.
     return sequence_at(js, info, position.moment.resolve(info.ts or datetime.now(UTC)))
 
 

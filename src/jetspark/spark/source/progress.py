@@ -1,7 +1,7 @@
 """A query's progress on the server: a durable consumer that moves along, and work queues that are emptied.
 
-Spark's checkpoint alone decides what is read. The durable is a mirror of it, for ``nats consumer info`` and
-dashboards, and on interest streams the reason why messages are kept until the query has committed them.
+Spark's checkpoint alone decides what is read. The durable mirrors it for ``nats consumer info`` and
+dashboards; on interest streams it keeps messages until the query has committed them.
 It is moved by CONSUMER.RESET; servers before 2.14 have it walked
 (:mod:`jetspark.spark.source.progress_walk`).
 """
@@ -41,8 +41,8 @@ RETRY = 5.0
 class ProgressMirror:
     """Follows the committed offsets of a query.
 
-    Failures are logged: the mirror must not stop the query. What the server does not permit is an error,
-    because it never passes, and a work queue that is not emptied grows without a word.
+    Failures are logged: the mirror must not stop the query. A missing permission is an error, because it is
+    permanent, and a work queue that is not emptied would grow silently.
     """
 
     def __init__(self, js: JetStream, options: SourceOptions) -> None:
@@ -53,7 +53,7 @@ class ProgressMirror:
         self._mirrored: dict[str, tuple[str, int]] = {}
         self._consumers: dict[str, Consumer] = {}
         self._retry_at = 0.0
-        # Streams of which we know that they may be purged.
+        # Streams that we are known to be allowed to purge.
         self._may_purge: set[str] = set()
 
     @property
@@ -68,7 +68,7 @@ class ProgressMirror:
             if self._options.release_work_queue and not queue:
                 raise OptionError(
                     "releaseWorkQueue",
-                    f"stream {name!r} is no work queue (retention {info.config.retention}); this option "
+                    f"stream {name!r} is not a work queue (retention {info.config.retention}); this option "
                     "deletes what was read, so it is for work queues only",
                 )
             if self._options.release_work_queue and name not in self._may_purge:
@@ -79,17 +79,17 @@ class ProgressMirror:
         if info.config.deny_purge:
             raise OptionError(
                 "releaseWorkQueue",
-                f"stream {stream!r} has deny_purge, so nothing can be deleted from it; use another stream, "
-                "or leave the option out",
+                f"stream {stream!r} has deny_purge, so messages can't be deleted from it; use another "
+                "stream, or leave the option out",
             )
         try:
-            # Of a subject that nobody has published to, so that nothing is deleted.
+            # For a subject without messages, so that nothing is deleted.
             self._js.get_stream(stream).purge(subject=f"_jetspark.{uuid.uuid4().hex}", seq=1)
             self._may_purge.add(stream)
         except PermissionViolationError as error:
             raise _not_permitted("releaseWorkQueue", error) from error
         except JetsparkError as error:
-            logger.warning("whether stream %r may be purged is not known yet: %s", stream, error)
+            logger.warning("could not check yet whether stream %r may be purged: %s", stream, error)
 
     def begin(self, offset: Offset) -> None:
         """The query starts here: have the durables in place before anything more is published."""
@@ -104,9 +104,9 @@ class ProgressMirror:
             # Before its place are messages of the new filter that were never read.
             raise OptionError(
                 "releaseWorkQueue",
-                f"the checkpoint is of a query with subjects {list(offset.subjects) or 'all'}, now they are "
-                f"{list(self._options.subjects) or 'all'}: this would delete messages that were not read; "
-                "keep the subjects, start with a new checkpoint, or leave the option out",
+                f"the query that made the checkpoint had subjects {list(offset.subjects) or 'all'}, this one "
+                f"has {list(self._options.subjects) or 'all'}, so it would delete unread messages; keep "
+                "the subjects, start with a new checkpoint, or leave the option out",
             )
         skipped = [name for name, one in offset.streams.items() if one.skipped]
         if self._options.release_work_queue and skipped:
@@ -174,7 +174,7 @@ class ProgressMirror:
             return None
         if not self._is_queue(stream):
             return Walk(consumer)
-        # An ack deletes there, which is for releaseWorkQueue to decide; and the purge moves the consumer.
+        # An ack deletes there, which only releaseWorkQueue may do; and the purge moves the consumer.
         if not self._options.release_work_queue:
             logger.warning(
                 "durable %r can't show progress on the work queue %r: that needs server 2.14, or "

@@ -1,9 +1,9 @@
 """How a durable follows a query where CONSUMER.RESET is unknown (servers before 2.14).
 
-Such a consumer can only be moved by consuming: it is read, headers only, up to the place, and what lies
-before the place is acked. The consumers that we make have the ack policy ``all``, so one ack stands for
-hundreds of messages. What was delivered from behind the place is kept, unacked, and is the first to be acked
-when the place moves on. A consumer can't be walked back.
+Such a consumer can only be moved by consuming: it is read, headers only, up to the query's position, and
+messages before the position are acked. Our consumers have the ack policy ``all``, so one ack covers hundreds
+of messages. Messages delivered beyond the position are kept unacked, and are acked first when the position
+moves on. A consumer can't be moved back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("jetspark.spark")
 RESET_SINCE = (2, 14)
 #: Messages of one step; a consumer's max_ack_pending is 1,000 unless told otherwise.
 STEP = 500
-#: Seconds until what a run before left unacked comes again.
+#: Seconds until messages that an earlier run left unacked come again.
 ACK_WAIT = 5.0
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
@@ -32,8 +32,8 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 def can_reset(consumer: Consumer, connected_version: str) -> bool:
     """Whether the server that has the consumer knows CONSUMER.RESET; it ignores requests it does not know.
 
-    Since 2.11 a consumer says which version made it or looked at it last, which may be another one than that
-    of the server we are connected to, such as a leaf node.
+    Since 2.11 a consumer shows which version created or last updated it. That may differ from the version of
+    the server that we are connected to, such as a leaf node.
     """
     told = (consumer.config.metadata or {}).get("_nats.ver") or connected_version
     found = _VERSION.match(told)
@@ -52,19 +52,19 @@ class Walk:
     def to(self, following: int) -> bool:
         """Ack everything before the stream sequence ``following``; False when that is to be tried again."""
         info = self._consumer.info()
-        # Some servers say 0 of a consumer that begins later and has delivered nothing yet.
+        # Some servers report 0 for a consumer that begins later and has delivered nothing yet.
         before = (info.config.opt_start_seq or 1) - 1
         floor, delivered = (max(one.stream_seq, before) for one in (info.ack_floor, info.delivered))
         if floor >= following and not self._told:
             self._told = True
             logger.warning(
-                "durable %r of stream %r stands at sequence %d already, beyond %d: servers before 2.14 can't "
-                "move it back, so it shows no progress until the query has got there",
+                "durable %r of stream %r is already at sequence %d, beyond %d: servers before 2.14 can't "
+                "move it back, so it shows no progress until the query gets there",
                 *(info.name, info.stream_name, floor, following - 1),
             )
         if floor >= following - 1:
             return True
-        # Delivered to a run before this one and not acked: they come again when their time is over.
+        # Delivered to an earlier run and not acked: they come again after their ack wait.
         strays = info.num_ack_pending - len(self._held)
         self._ack_before(following)
         wanted = max(strays, following - 1 - delivered)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from jetspark.spark.source.claims import Found, Seen
     from jetspark.spark.source.planning import Range
 
-#: Seconds between two looks at the first sequence where gaps are what one expects. The answer waits behind
-#: the messages that are on their way.
+#: Seconds between two looks at the first sequence where gaps are expected. The answer waits behind the
+#: messages in flight.
 INTERVAL = 0.1
 
 
 class RangeInterrupted(JetsparkError):
-    """Deliveries of a range broke off. Another consumer goes on; you see it when that does not help."""
+    """Deliveries of a range broke off. Another consumer continues; users see it only when that fails, too."""
 
 
 class LeaderBehind(RangeInterrupted):
@@ -149,7 +149,7 @@ class RangeProof:
         """Before another attempt. False: go on without what the stream has lost at its end."""
         try:
             if isinstance(error, LeaderBehind) and self._alone:
-                raise error  # a single replica does not catch up with anything
+                raise error  # a single replica has nothing to catch up with
             patience.lost(progress, error)
         except LeaderBehind as behind:
             self._short = True
@@ -163,7 +163,7 @@ class RangeProof:
 
     @property
     def _sparse(self) -> bool:
-        """Whether gaps are what one expects."""
+        """Whether gaps are expected."""
         return bool(self._wanted.subjects) or (self._info.config.max_msgs_per_subject or 0) > 0
 
     def _judge(self, stream: Stream, until: int, sequences: pa.Array | None = None) -> None:
@@ -253,13 +253,13 @@ def prove_end(stream: Stream, wanted: Range, position: int) -> None:
     found = next_on_leader(stream, position, wanted.subjects)
     if found is not None and found < wanted.end:
         raise RangeInterrupted(
-            f"stream {wanted.stream!r}: the replica we read from ends before sequence {found}, which the "
-            "leader has: it is behind and does not catch up; look at the cluster's health"
+            f"stream {wanted.stream!r}: the replica ends before sequence {found}, which the leader has: "
+            "it is behind and does not catch up; check the cluster's health"
         )
     if before.cluster is not None and before.cluster.leader:
         after = stream.info()
         if after.cluster is None or after.cluster.leader != before.cluster.leader:
-            # A new one may have said so before it had all that the old one had.
+            # A new leader may have answered before it had everything that the old one had.
             raise LeaderBehind(wanted, after.state.last_seq)
 
 

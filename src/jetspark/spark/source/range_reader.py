@@ -2,8 +2,9 @@
 
 An ephemeral pull consumer with ack policy none delivers through the columnar path. Nothing is acked, so
 nothing is delivered again, and a message lost on the way (a broken connection, a slow-consumer cut) shows
-only as a hole in the consumer's own sequence. So that sequence is counted: when it does not fit, or the
-consumer is gone, another one is made behind the last row that was handed out.
+only as a gap in the consumer's own sequence. So that sequence is counted: when it has a gap, or the consumer
+is gone, another one is created behind the last row that was returned. (The ordered consumer does that as
+well, but it does not prove the end of a range.)
 
 The end is proved, never waited for. It has come when a sequence at or behind ``end - 1`` was seen, when the
 last row said that nothing is pending behind it, or when the consumer, asked after a silence, says that it has
@@ -51,16 +52,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jetspark.spark")
 
-#: Seconds after which the server removes the consumer of a task that died. A task that is only slow makes
-#: a new one.
+#: Seconds after which the server removes the consumer of a task that died. A slow task creates a new one.
 INACTIVE_THRESHOLD = 60.0
 #: Seconds without a message after which the consumer is asked whether there are any more.
 SILENCE = 0.25
 #: Seconds of silence, though messages are pending, after which another consumer is made.
 STALLED = 5.0
 _BATCH_BYTES = 32 * 1_048_576
-# In flight between server and task. More is memory that is touched for the first time, and a page fault for
-# each large message is dearer than the wait it saves.
+# In flight between server and task. More would touch new memory, and a page fault per large message costs
+# more than the wait that it saves.
 _BUFFER_BYTES = 16 * 1_048_576
 
 
@@ -241,7 +241,7 @@ class RangeReader:
                 received += batch.num_rows
                 if metadata.sequence.consumer != received:
                     raise RangeInterrupted(
-                        f"{metadata.sequence.consumer - received} messages were lost on their way from "
+                        f"{metadata.sequence.consumer - received} messages were lost in transit from "
                         f"consumer {consumer.name!r}"
                     )
                 sequences = batch.column(columns.index("sequence"))
@@ -259,7 +259,7 @@ class RangeReader:
         """After a silence: whether the consumer has nothing more for the range."""
         info = consumer.info()
         if info.delivered.consumer_seq > received:
-            # On the way to us, or lost: once more, then it is lost.
+            # In flight, or lost: ask once more, then it is lost.
             quiet.in_flight(info.delivered.consumer_seq, consumer.name)
             return False
         if info.num_pending == 0:
@@ -333,7 +333,7 @@ def _value(message: StoredMsg, name: str) -> object:
 
 
 class _Quiet:
-    """What is known about a silence."""
+    """The state of a consumer that sends nothing."""
 
     def __init__(self) -> None:
         self.reset()
@@ -346,15 +346,15 @@ class _Quiet:
     def in_flight(self, delivered: int, name: str) -> None:
         """The consumer says that it sent more than we have."""
         if self._seen == delivered:
-            raise RangeInterrupted(f"messages up to {delivered} of consumer {name!r} were lost on their way")
+            raise RangeInterrupted(f"messages up to {delivered} of consumer {name!r} were lost in transit")
         self._seen = delivered
 
     def waiting(self, wanted: Range, pending: int) -> None:
-        """The consumer has more and does not send it; a new one counts anew what is pending."""
+        """The consumer has more and does not send it; a new one counts again what is pending."""
         if time.monotonic() - self._since > STALLED:
             raise RangeInterrupted(
                 f"stream {wanted.stream!r}: {pending} messages pending in or behind [{wanted.begin}, "
-                f"{wanted.end}) but none came for {STALLED:g} s; look at the server's health"
+                f"{wanted.end}) but none came for {STALLED:g} s; check the server's health"
             )
 
 

@@ -36,14 +36,16 @@ SCHEMA = StructType(
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse a user's schema that is no subset of ours; the columns left out are not read."""
+    """Refuse a user's schema that is not a subset of the source's; columns left out are not read."""
     known = {field.name: field.dataType for field in SCHEMA.fields}
     if not schema.fields:
         raise OptionError("schema", f"has no columns; choose from {', '.join(known)}")
     for field in schema.fields:
         expected = known.get(field.name)
         if expected is None:
-            raise OptionError("schema", f"column {field.name!r} is none of {', '.join(known)}")
+            raise OptionError(
+                "schema", f"column {field.name!r} does not exist; choose from {', '.join(known)}"
+            )
         if _loose(field.dataType) != _loose(expected):
             raise OptionError(
                 "schema",
@@ -53,7 +55,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects a record batch to look like, to the letter."""
+    """The exact Arrow schema that Spark expects."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")

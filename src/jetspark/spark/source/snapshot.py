@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Sequences of the first piece that is read backwards; each further one is four times as long.
 _PIECE = 10_000
-#: Up to so many subjects the server filters; a consumer with more filters costs more than it saves.
+#: Up to this many subjects the server filters; a consumer with more filters costs more than it saves.
 _FILTERS = 64
 #: Rows of one batch of looked-up messages.
 _LOOKED_UP = 1000
@@ -121,11 +121,11 @@ class Snapshot:
         leader = self._stream.info().cluster
         if here is None or leader is None or not leader.leader or here.leader != leader.leader:
             raise RangeInterrupted(
-                f"stream {self._wanted.stream!r}: no consumer could be made on the stream's leader, which "
-                "alone knows the last message of each subject; look at the cluster's health"
+                f"stream {self._wanted.stream!r}: no consumer could be created on the stream's leader, which "
+                "alone knows the last message of each subject; check the cluster's health"
             )
         if self._stream.cached_info.state.last_seq < self._wanted.end - 1:
-            raise RangeInterrupted(f"stream {self._wanted.stream!r}: its leader is new and not up to date")
+            raise RangeInterrupted(f"stream {self._wanted.stream!r}: its new leader is not up to date yet")
 
     def _fresh(self, batch: pa.RecordBatch, within: Sequence[bool]) -> Iterator[pa.RecordBatch]:
         """The rows within the snapshot whose subjects did not come yet."""

@@ -1,6 +1,6 @@
 """``spark.readStream.format("jetstream")``: micro-batches as ranges of sequences.
 
-The driver's part runs in one Python process for a query; ``read`` runs in other processes, on copies that
+The driver's part runs in one Python process per query; ``read`` runs in other processes, on copies that
 know nothing but options and partition. The calls of Spark 4.3, in order: ``prepareForTriggerAvailableNow``
 (with that trigger), ``getDefaultReadLimit``, ``initialOffset`` (twice in batch 0), then for each batch
 ``latestOffset``, ``reportLatestOffset``, ``commit`` of the batch before, ``partitions``. After a failed batch
@@ -85,7 +85,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._watch_failed = 0
         self._account: AccountWatch | None = None
 
-    # What Spark calls
+    # Called by Spark
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._look()
@@ -182,8 +182,8 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         close(self._options.connection)
         damaged = sys.exception()
         if isinstance(damaged, json.JSONDecodeError):
-            # Spark itself reads an offset of its checkpoint before it calls us. In its place we can say what
-            # that is and what to do.
+            # Spark itself reads an offset of its checkpoint before it calls us. Here the error can say what
+            # is wrong and what to do.
             raise OffsetError(
                 f"an offset in the checkpoint is damaged: {damaged} in {damaged.doc!r:.200}; restore the "
                 "checkpoint from a backup, or start with a new one and startingSequence"
@@ -213,7 +213,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _look(self, known: Offset | None = None) -> None:
         """Ask the server for the streams. What it answers is as of now, or this raises.
 
-        Spark takes "nothing new" for a fact, so a server that restarts is waited for.
+        Spark relies on "nothing new", so this waits for a server that restarts.
         """
         if self._account is not None:
             self._account.looking()
@@ -226,7 +226,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             except PASSING as error:
                 if not self._looked:
                     raise
-                logger.warning("could not look at the streams, will try again: %s", error)
+                logger.warning("could not ask for the streams, will try again: %s", error)
                 patience.lost(False, error)
         self._looked = True
         self._progress().check(self._infos)

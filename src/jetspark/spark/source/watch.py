@@ -1,16 +1,16 @@
-"""Waking an idle query: the server tells of news, so that looks can be rare and latency low.
+"""Waking an idle query: the server reports news, so that looks can be rare and latency low.
 
-Both kinds of watch are hints and nothing more: what is read is decided by looking at the streams.
+Both kinds of watch are only hints: what is read is decided by looking at the streams.
 
 :class:`StreamWatch` is for one stream: an ephemeral consumer behind the query's place, asked for one message
-without its body. It costs one pull request in half a minute. Spark kills the process of a stopped query, so
+without its body. It costs one pull request per half minute. Spark kills the process of a stopped query, so
 the server has to remove the consumer: it does within twice ``INACTIVE_THRESHOLD``, because no request waits
-for it any more. A stream with retention interest or work queue is not watched in this way: there a consumer
-counts, it would hold messages or be refused. Nor is one that limits the number of its consumers.
+any more. Streams with retention interest or work queue are not watched in this way: a consumer there would
+hold messages or be refused. Nor are streams that limit the number of their consumers.
 
-:class:`AccountWatch` is for so many streams that a look at all of them is dear. It asks for the account's
-usage, which is half a kilobyte, once a second. Usage that changed is news. Usage that did not is no proof: a
-stream at its limits may have replaced a message by another one of the same size.
+:class:`AccountWatch` is for many streams, where a look at all of them is expensive. It asks for the account's
+usage, half a kilobyte, once per second. Changed usage is news. Unchanged usage proves nothing: a stream at
+its limits may have replaced a message by another one of the same size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Watch(Protocol):
 
     @property
     def broken(self) -> bool:
-        """Whether it will never tell of anything any more."""
+        """Whether it has ended and will report nothing more."""
 
     def wait(self, timeout: float) -> bool:
         """Whether there was news within ``timeout`` seconds."""
@@ -53,7 +53,7 @@ class Watch(Protocol):
 
 
 def watchable(info: StreamInfo) -> bool:
-    """Whether a consumer on the stream disturbs nobody."""
+    """Whether a consumer on the stream has no side effects."""
     config = info.config
     limited = config.max_consumers is not None and config.max_consumers > 0
     return config.retention == RetentionPolicy.LIMITS and not limited
@@ -102,7 +102,7 @@ class StreamWatch:
                 return True
         except JetsparkError as error:
             logger.debug("watch on stream %r ended: %s", self._consumer.stream_name, error)
-        # It has ended early, and what it was to shorten is waited for all the same.
+        # It has ended early; the caller still waits for the whole time.
         time.sleep(max(0.0, begun + timeout - time.monotonic()))
         return False
 
@@ -114,7 +114,7 @@ class StreamWatch:
 
 
 class AccountWatch:
-    """Waits until the account's usage is another one than it was at the last look."""
+    """Waits until the account's usage differs from that of the last look."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
@@ -145,7 +145,7 @@ class AccountWatch:
         try:
             info = self._js.account_info()
         except JetsparkError as error:
-            # A permission that is missing stays so; anything else shows at the next look at the streams.
+            # A missing permission is permanent; other errors show at the next look at the streams.
             self.broken = isinstance(error, PermissionViolationError)
             logger.debug("no watch on the account, polling only: %s", error)
             return None
