@@ -16,7 +16,7 @@ import pytest
 
 import jetspark
 from jetspark import Publishing, StorageType, StreamConfig
-from jetspark.connection.core import FLUSH_AT
+from jetspark.connection.outbox import FLUSH_AT
 from jetspark.errors import (
     ConnectionClosed,
     ConnectionLost,
