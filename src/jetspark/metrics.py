@@ -25,7 +25,7 @@ from jetspark.connection.client import core_of
 from jetspark.connection.listening import QUIET_SECONDS
 from jetspark.connection.observer import Observer, Sending
 from jetspark.connection.sink import Receiver
-from jetspark.connection.subscription import Subscription
+from jetspark.connection.subscription_sink import SubscriptionSink
 from jetspark.jetstream.consume.flow_sink import FlowSink
 from jetspark.jetstream.message import ACK
 from jetspark.jetstream.publish.atomic_batch import AtomicBatch
@@ -354,7 +354,7 @@ def _totals(sink: Any) -> dict[Key, int]:
     if isinstance(sink, AtomicBatch):
         stored = sink.count if sink.ack is not None else 0
         return {("published_total", jetstream): sink.count, ("publish_acked_total", ()): stored}
-    if isinstance(sink, Subscription):
+    if isinstance(sink, SubscriptionSink):
         core = (("api", "core"),)
         arrived = sink.delivered + sink.pending_messages
         return {("delivered_total", core): arrived, ("dropped_total", incoming): sink.dropped}

@@ -100,7 +100,7 @@ def differences(pair: Pair) -> list[str]:
     """Everything in which the facade is not the async class without async."""
     theirs, ours = pair.asynchronous, pair.blocking
     found = list(compare_docs(ours.__name__, theirs, ours, ours))
-    wanted = public_names(theirs) - pair.internal
+    wanted = public_names(theirs)
     for name in sorted(wanted | pair.attributes):
         where = f"{ours.__name__}.{name}"
         if not hasattr(ours, name):
@@ -170,9 +170,6 @@ class Source:
     async def __aenter__(self) -> Source:
         return self
 
-    def deliver(self) -> None:
-        """Not for users."""
-
 
 def good_facade() -> type:
     class Facade:
@@ -198,7 +195,7 @@ def good_facade() -> type:
 
 
 def check(facade: type) -> list[str]:
-    return differences(Pair(Source, facade, frozenset({"deliver"})))
+    return differences(Pair(Source, facade))
 
 
 def test_checker_accepts_a_faithful_facade() -> None:

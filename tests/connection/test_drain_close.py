@@ -77,7 +77,7 @@ async def test_a_callback_may_drain_its_own_subscription(server) -> None:
 
         sub = await nc.subscribe(subject, callback=callback)
         await publish_numbers(nc, subject, *range(5))
-        await asyncio.wait([sub._runner])
+        await asyncio.wait([sub._sink._runner])
         assert (sub.closed, seen) == (True, [0, 1, 2, 3, 4])
 
 
@@ -173,7 +173,7 @@ async def test_a_callback_may_drain_its_own_connection(server) -> None:
     await nc.publish(other, b"work")
     await nc.publish(subject, b"stop")
     async with asyncio.timeout(20):
-        await asyncio.wait([sub._runner])
+        await asyncio.wait([sub._sink._runner])
     assert nc.is_closed
     assert nc.last_error is None
     assert seen == [b"work"]
@@ -270,7 +270,7 @@ async def test_close_wakes_everybody_who_waits(server) -> None:
         return [msg.data async for msg in sub]
 
     waiting = [asyncio.create_task(sub.next(timeout=30)), asyncio.create_task(read())]
-    await eventually(lambda: len(sub._waiters) == 2)
+    await eventually(lambda: len(sub._sink._waiters) == 2)
     await nc.close()
     first, second = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, ConnectionClosed)

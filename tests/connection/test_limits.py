@@ -34,7 +34,7 @@ async def test_past_the_message_limit_the_newest_are_dropped_and_counted(server)
         await publish_numbers(nc, subject, *range(25))
         assert (sub.pending_messages, sub.dropped) == (10, 15)
         (event,) = events.of(SlowConsumer)
-        assert (event.subject, event.sid, event.pending_messages) == (subject, sub.sid, 10)
+        assert (event.subject, event.sid, event.pending_messages) == (subject, sub._sink.sid, 10)
         assert 1 <= event.dropped <= 15
         assert await numbers(sub) == list(range(10))
         assert sub.delivered == 10
@@ -142,11 +142,11 @@ async def test_pending_bytes_settle_over_many_runs(server) -> None:
         sub = await nc.subscribe(subject)
         for number in range(300):  # a run each
             await publish_numbers(nc, subject, number)
-        sizes = [len(f"MSG {subject} {sub.sid} {len(str(n))}\r\n{n}\r\n") for n in range(300)]
+        sizes = [len(f"MSG {subject} {sub._sink.sid} {len(str(n))}\r\n{n}\r\n") for n in range(300)]
         assert sub.pending_bytes == sum(sizes)
         assert await numbers(sub) == list(range(300))
         assert sub.pending_bytes == 0
-        assert len(sub._runs) == 0
+        assert len(sub._sink._runs) == 0
 
 
 async def test_a_limited_callback_drops_while_it_is_busy(server) -> None:

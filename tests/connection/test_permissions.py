@@ -80,7 +80,7 @@ async def test_a_refused_callback_subscription_ends_with_an_event(guarded) -> No
     async with connect(guarded, listener=events) as nc:
         sub = await nc.subscribe("secret", callback=print)
         assert (await events.wait(PermissionViolation)).subject == "secret"
-        await eventually(lambda: sub._runner.done())
+        await eventually(lambda: sub._sink._runner.done())
         assert sub.closed
         assert await still_works(nc)
 

@@ -66,7 +66,7 @@ async def test_several_iterators_share_one_subscription(server) -> None:
             return mine
 
         readers = [asyncio.create_task(read()) for _ in range(4)]
-        await eventually(lambda: len(sub._waiters) == 4)
+        await eventually(lambda: len(sub._sink._waiters) == 4)
         await publish_numbers(nc, subject, *range(100))
         shares = await asyncio.gather(*readers)
     assert sorted(seen) == list(range(100))
@@ -79,7 +79,7 @@ async def test_cancelling_a_waiting_next_loses_nothing(server) -> None:
         sub = await nc.subscribe(subject)
         for number in range(20):
             waiting = asyncio.create_task(sub.next())
-            await eventually(lambda: sub._waiters)
+            await eventually(lambda: sub._sink._waiters)
             await nc.publish(subject, b"%d" % number)
             if number % 2:
                 await nc.flush()
@@ -90,7 +90,7 @@ async def test_cancelling_a_waiting_next_loses_nothing(server) -> None:
             else:
                 assert int(done[0].data) == number
         assert sub.delivered == 20
-        assert not sub._waiters
+        assert not sub._sink._waiters
 
 
 async def test_a_next_woken_and_cancelled_in_the_same_turn_loses_nothing(server) -> None:
@@ -98,13 +98,13 @@ async def test_a_next_woken_and_cancelled_in_the_same_turn_loses_nothing(server)
     async with jetspark.connect(server.url) as nc:
         sub = await nc.subscribe(subject)
         waiting = asyncio.create_task(sub.next())
-        await eventually(lambda: sub._waiters)
-        wake = sub._wake
-        sub._wake = lambda: (wake(), waiting.cancel())  # type: ignore[method-assign]
+        await eventually(lambda: sub._sink._waiters)
+        wake = sub._sink._wake
+        sub._sink._wake = lambda: (wake(), waiting.cancel())  # type: ignore[method-assign]
         await nc.publish(subject, b"7")
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        del sub._wake
+        del sub._sink._wake
         assert await take(sub, 1) == [7]
 
 
@@ -124,7 +124,7 @@ async def test_next_on_a_closed_subscription(server) -> None:
     async with jetspark.connect(server.url) as nc:
         sub = await nc.subscribe(unique("sub"))
         waiting = asyncio.create_task(sub.next())
-        await eventually(lambda: sub._waiters)
+        await eventually(lambda: sub._sink._waiters)
         await sub.unsubscribe()
         with pytest.raises(ConnectionClosed, match=sub.subject):
             await waiting
@@ -186,7 +186,7 @@ async def test_a_limit_in_mid_stream_lets_the_callback_finish(server) -> None:
         await sub.unsubscribe(4)
         gate.set()
         await eventually(lambda: len(seen) == 4)
-        await sub._runner
+        await sub._sink._runner
     assert seen == [0, 1, 2, 3]
 
 
@@ -264,7 +264,7 @@ async def test_unsubscribe_inside_the_callback(server) -> None:
 
         sub = await nc.subscribe(subject, callback=callback)
         await publish_numbers(nc, subject, *range(10))
-        await asyncio.wait([sub._runner])
+        await asyncio.wait([sub._sink._runner])
         assert sub.closed
         await nc.flush()
         assert await subscriptions(server, nc) == []
@@ -326,7 +326,7 @@ async def test_max_messages_with_a_callback(server) -> None:
     async with jetspark.connect(server.url) as nc:
         sub = await nc.subscribe(subject, callback=lambda msg: seen.append(int(msg.data)), max_messages=3)
         await publish_numbers(nc, subject, *range(6))
-        await asyncio.wait([sub._runner])
+        await asyncio.wait([sub._sink._runner])
         assert (seen, sub.closed) == ([0, 1, 2], True)
 
 

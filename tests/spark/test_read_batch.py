@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from jetspark import ConsumerConfig, RetentionPolicy, blocking
-from jetspark.spark import register
 from jetspark._times import Moment
+from jetspark.spark import register
 from jetspark.spark.source.batch_reader import JetStreamReader
 from jetspark.spark.source.options import Position, parse_source
 from jetspark.spark.source.planning import Range

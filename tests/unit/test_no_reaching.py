@@ -14,6 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from jetspark.connecting import Connection
+from jetspark.connection.sink import Sink
+from jetspark.connection.subscription import Subscription
+from jetspark.jetstream.publish.atomic_batch import AtomicBatch
+from jetspark.jetstream.publish.fast_ingest import FastIngest
+from jetspark.jetstream.publish.publisher import Publisher
+
 SRC = Path(__file__).parents[2] / "src" / "jetspark"
 
 # None is left; the number may not grow again.
@@ -107,6 +114,12 @@ def test_no_package_reaches_into_another() -> None:
     found = reaches({str(path.relative_to(SRC)): path.read_text() for path in sorted(SRC.rglob("*.py"))})
     assert len(found) <= CEILING, "\n".join(found)
     assert len(found) == CEILING, f"fewer than the ceiling; lower it to {len(found)}"
+
+
+@pytest.mark.parametrize("face", [Connection, Subscription, Publisher, AtomicBatch, FastIngest])
+def test_what_users_hold_shows_nothing_that_the_connection_calls(face: type) -> None:
+    shown = {name for name in dir(face) if not name.startswith("_")}
+    assert not shown & {*vars(Sink), "core", "outbox", "router"}
 
 
 CLIENT = "class Connection:\n    def __init__(self):\n        self._loop = None\n    def _pub(self): ...\n"

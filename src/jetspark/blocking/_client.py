@@ -35,7 +35,7 @@ from jetspark.connecting import Connection
 from jetspark.connection.core import Core
 from jetspark.connection.kinds import Kinds
 from jetspark.connection.outbox import Outbox, volatile
-from jetspark.connection.subscription import Subscription
+from jetspark.connection.subscription_sink import SubscriptionSink
 from jetspark.errors import JetsparkError, OutboundBufferFull, RequestTimeout
 from jetspark.jetstream.consume.flow_sink import FlowSink
 from jetspark.jetstream.kinds import JetStreamKinds
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 GIVE_WAY_AT = 262_144
 
 
-class ThreadSubscription(Subscription):
+class ThreadSubscription(SubscriptionSink):
     """A subscription that is read by threads, or by a worker thread of its own that calls the callback."""
 
     def __init__(self, *args: Any) -> None:
@@ -289,7 +289,7 @@ class EngineCore(Core):
         To be called in the loop, which changes the set of drained sinks at any time.
         """
         for sink in [*self.router.sinks.values(), *self.router.drained]:
-            if isinstance(sink, FlowSink | Subscription):
+            if isinstance(sink, FlowSink | SubscriptionSink):
                 sink.takers.remove(caller)
 
 

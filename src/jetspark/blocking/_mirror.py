@@ -50,13 +50,12 @@ _EITHER_KIND = re.compile(r",\s+async or not(?=;)|,\s+async or not,|(?<=\()async
 class Pair:
     """An async class and its facade.
 
-    ``internal``: public names of the async class that are not for users. ``attributes``: names that the async
-    objects have as plain attributes, which a look at the class can't see.
+    ``attributes``: names that the async objects have as plain attributes, which a look at the class can't
+    see.
     """
 
     asynchronous: type
     blocking: type
-    internal: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
 
 
@@ -90,16 +89,14 @@ def documented_by(source: object, *, note: str = "") -> Callable[[F], F]:
     return copy
 
 
-def mirrors(
-    source: type, *, internal: Iterable[str] = (), attributes: Iterable[str] = (), note: str = ""
-) -> Callable[[C], C]:
+def mirrors(source: type, *, attributes: Iterable[str] = (), note: str = "") -> Callable[[C], C]:
     """Register the facade of an async class and take over its docstring."""
 
     def register(cls: C) -> C:
         cls.__doc__ = _with_note(source, note)
         if note:
             NOTES[cls] = note
-        PAIRS.append(Pair(source, cls, frozenset(internal), frozenset(attributes)))
+        PAIRS.append(Pair(source, cls, frozenset(attributes)))
         return cls
 
     return register

@@ -21,7 +21,8 @@ from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
 from jetspark.connecting import Connection as AsyncConnection
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.connection.subscription import sink_of
+from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import (
     ConnectionClosed,
     JetsparkError,
@@ -170,7 +171,7 @@ class Connection:
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
     ) -> Subscription:
         check_plain("callback", callback)
-        sink = self._engine.run(
+        made = self._engine.run(
             self._client.subscribe,
             subject,
             queue=queue,
@@ -179,7 +180,7 @@ class Connection:
             pending_messages_limit=pending_messages_limit,
             pending_bytes_limit=pending_bytes_limit,
         )
-        return Subscription(self._engine, cast("ThreadSubscription", sink))
+        return Subscription(self._engine, cast("ThreadSubscription", sink_of(made)))
 
     # Requests
 

@@ -17,7 +17,7 @@ from jetspark.blocking.publisher import Publisher, ThreadPublisher
 from jetspark.blocking.pull_subscribe import PullSubscription
 from jetspark.blocking.stream import Stream
 from jetspark.blocking.subscribe import PushSubscription
-from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.jetstream.consume.ordered_config import INACTIVE_THRESHOLD
 from jetspark.jetstream.context import JetStream as AsyncJetStream
 from jetspark.jetstream.flow.push import DEFAULT_ALARM_FACTOR

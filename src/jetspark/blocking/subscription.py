@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from jetspark.blocking import _process
 from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.message import Msg
-from jetspark.connection.sink import Sink
 from jetspark.connection.subscription import Subscription as AsyncSubscription
 from jetspark.errors import ConnectionClosed
 
@@ -24,8 +23,6 @@ Callback = Callable[[Msg], None]
 
 @mirrors(
     AsyncSubscription,
-    internal=(*vars(Sink), "refuse"),  # the connection's side of it
-    attributes=("subject", "queue"),
     note="Several threads may read one subscription; each message goes to exactly one of them.",
 )
 class Subscription:
@@ -34,13 +31,13 @@ class Subscription:
         self._sink = sink
 
     @property
+    @documented_by(AsyncSubscription.subject)
     def subject(self) -> str:
-        """The subject as it was given, with its wildcards."""
         return self._sink.subject
 
     @property
+    @documented_by(AsyncSubscription.queue)
     def queue(self) -> str:
-        """The queue group, empty when there is none."""
         return self._sink.queue
 
     @property

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jetspark.connection.options import check_timeout
 from jetspark.connection.outbox import FLUSH_AT, HeadersLike
 from jetspark.connection.requests import is_no_responders
-from jetspark.connection.subscription import (
+from jetspark.connection.subscription import Subscription, sink_of
+from jetspark.connection.subscription_sink import (
     DEFAULT_PENDING_BYTES,
     DEFAULT_PENDING_MESSAGES,
     Callback,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from jetspark.connection.message import Msg
     from jetspark.connection.options import ConnectOptions
     from jetspark.connection.statistics import Statistics
-    from jetspark.connection.subscription import Subscription
     from jetspark.wire.info import ServerInfo
 
 
@@ -182,7 +182,7 @@ class Connection:
         """
         if callable(callback) and self._core.observer is not None:
             callback = self._core.observer.handling(callback)
-        return await self._core.subscribe(
+        sink = await self._core.subscribe(
             subject,
             queue=queue,
             callback=callback,
@@ -190,6 +190,7 @@ class Connection:
             pending_messages_limit=pending_messages_limit,
             pending_bytes_limit=pending_bytes_limit,
         )
+        return Subscription(sink)
 
     # Requests
 
@@ -240,7 +241,7 @@ class Connection:
         limit = now() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         async with await self.subscribe(inbox, max_messages=max_messages or 0) as answers:
-            answers.asked = subject
+            sink_of(answers).asked = subject
             await self.publish(subject, data, reply=inbox, headers=headers)
             count = 0
             while max_messages is None or count < max_messages:

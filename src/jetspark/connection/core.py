@@ -40,7 +40,7 @@ from jetspark.connection.requests import RequestInbox
 from jetspark.connection.server_errors import parse_violation
 from jetspark.connection.sink import Router, Sink
 from jetspark.connection.statistics import Statistics
-from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.connection.transport import Attempt, Link, is_auth_error, is_line_error, open_link
 from jetspark.errors import (
     AuthorizationError,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from jetspark.connection.message import Msg
     from jetspark.connection.options import ConnectOptions
     from jetspark.connection.outbox import HeadersLike
-    from jetspark.connection.subscription import Callback, Subscription
+    from jetspark.connection.subscription_sink import Callback, SubscriptionSink
 
 # More than two: the PONGs of a busy server wait behind megabytes of messages.
 MAX_UNANSWERED = 5
@@ -180,7 +180,7 @@ class Core:
         max_messages: int = 0,
         pending_messages_limit: int = DEFAULT_PENDING_MESSAGES,
         pending_bytes_limit: int = DEFAULT_PENDING_BYTES,
-    ) -> Subscription:
+    ) -> SubscriptionSink:
         """See :meth:`Connection.subscribe`."""
         self.check_open()
         if self.draining:

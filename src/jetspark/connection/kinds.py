@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jetspark.connection.message import Msg
 from jetspark.connection.outbox import Outbox
-from jetspark.connection.subscription import Subscription
+from jetspark.connection.subscription_sink import SubscriptionSink
 
 if TYPE_CHECKING:
     from jetspark.wire.parser import Factory
@@ -18,5 +18,5 @@ class Kinds:
     """``message``: what the parser makes of a message. ``subscription``, ``outbox``: the classes to use."""
 
     message: Factory = Msg
-    subscription: type[Subscription] = Subscription
+    subscription: type[SubscriptionSink] = SubscriptionSink
     outbox: type[Outbox] = Outbox

@@ -1,54 +1,18 @@
-"""Subscriptions: what receives a run of messages from the parser and hands them to user code.
-
-A :class:`~jetspark.connection.sink.Sink` is the connection's side of a subscription. :class:`Subscription`
-turns the runs of messages that it gets into an async iterator or callbacks. A waiting reader is woken once a
-run.
-
-Pending limits bound the memory of a reader that is slower than its publishers. Past them the *newest*
-messages are dropped (what is already buffered stays in order and without holes), the drop is counted and a
-:class:`~jetspark.connection.events.SlowConsumer` event tells of it once an episode.
-"""
+"""A subscription as users hold it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import inspect
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-
-from jetspark._checks import is_whole
-from jetspark.connection.events import SlowConsumer
-from jetspark.connection.message import Msg
-from jetspark.connection.options import check_timeout
-from jetspark.connection.readers import Readers
-from jetspark.connection.sink import Sink
-from jetspark.connection.waiters import Waiters
-from jetspark.errors import (
-    ConnectionClosed,
-    ConnectionLost,
-    DrainTimeout,
-    InvalidArgument,
-    JetsparkError,
-    RequestTimeout,
-)
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
     from types import TracebackType
 
-    from jetspark.connection.sink import SinkCore
-
-Callback = Callable[[Msg], "Awaitable[None] | None"]
-
-DEFAULT_PENDING_MESSAGES = 524_288
-DEFAULT_PENDING_BYTES = 128 * 1_048_576
-
-# How many callbacks run before the event loop gets a turn to read, write and answer PINGs.
-_CALLBACKS_A_TURN = 512
+    from jetspark.connection.message import Msg
+    from jetspark.connection.subscription_sink import SubscriptionSink
 
 
-class Subscription(Sink):
+class Subscription:
     """A core NATS subscription. Iterate it, call ``next``, or give it a callback; close it when done.
 
     ``async with`` unsubscribes at the end. Iteration ends when the subscription was drained, has reached
@@ -56,96 +20,50 @@ class Subscription(Sink):
     server refused the subscription.
     """
 
-    def __init__(
-        self,
-        core: SinkCore,
-        subject: str,
-        queue: str,
-        callback: Callback | None,
-        max_messages: int,
-        pending_messages_limit: int,
-        pending_bytes_limit: int,
-    ) -> None:
-        super().__init__(core, subject, queue)
-        for name, value in (
-            ("max_messages", max_messages),
-            ("pending_messages_limit", pending_messages_limit),
-            ("pending_bytes_limit", pending_bytes_limit),
-        ):
-            if not is_whole(value, 0):
-                raise InvalidArgument(name, value, "must be 0 (no limit) or a positive integer")
-        if callback is not None and not callable(callback):
-            raise InvalidArgument("callback", callback, "must be a function that takes a message")
-        self.limit = max_messages
-        self._messages_limit = pending_messages_limit
-        self._bytes_limit = pending_bytes_limit
-        self._callback = callback
-        self._pending: deque[Msg] = deque()
-        # (accepted in all up to the end of the run, bytes of the run): bytes are settled run by run.
-        self._runs: deque[tuple[int, int]] = deque()
-        self._bytes = 0
-        self._accepted = 0
-        self._dropped = 0
-        self._dropping = False
-        self._closed = False
-        self._error: JetsparkError | None = None
-        self._waiters = Waiters()
-        self._runner: asyncio.Task[None] | None = None
-        # Loops over it; who calls next() comes back or not, and is not waited for.
-        self.takers = Readers()
-        if callback is not None:
-            self._runner = asyncio.get_running_loop().create_task(
-                self._run_callback(callback), name=f"jetspark-subscription-{subject}"
-            )
-            core.tasks.add(self._runner)
-            self._runner.add_done_callback(core.tasks.discard)
+    def __init__(self, sink: SubscriptionSink) -> None:
+        self._sink = sink
 
-    # What the user sees
+    @property
+    def subject(self) -> str:
+        """The subject as it was given, with its wildcards."""
+        return self._sink.subject
+
+    @property
+    def queue(self) -> str:
+        """The queue group, empty when there is none."""
+        return self._sink.queue
 
     @property
     def pending_messages(self) -> int:
         """Messages received and not yet taken by user code."""
-        return len(self._pending)
+        return self._sink.pending_messages
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of the pending messages as they came on the wire, settled in whole runs."""
-        self._settle()
-        return self._bytes
+        return self._sink.pending_bytes
 
     @property
     def delivered(self) -> int:
         """Messages handed to user code so far."""
-        return self._accepted - len(self._pending)
+        return self._sink.delivered
 
     @property
     def dropped(self) -> int:
         """Messages dropped because the pending limits were reached."""
-        return self._dropped
+        return self._sink.dropped
 
     @property
     def closed(self) -> bool:
         """Whether no further message will arrive. Buffered ones may still be there."""
-        return self._closed
+        return self._sink.closed
 
-    def __aiter__(self) -> Subscription:
-        self._refuse_callback()
-        self.takers.add(asyncio.current_task())
-        return self
+    def __aiter__(self) -> AsyncIterator[Msg]:
+        # The sink itself: a loop pays for no layer in between.
+        return self._sink.__aiter__()
 
-    async def __anext__(self) -> Msg:
-        pending = self._pending
-        while not pending:
-            if self._closed:
-                self.takers.remove(asyncio.current_task())
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            self.takers.add(asyncio.current_task())
-            await self._waiters.wait()
-        if self.takers.nobody:
-            self.takers.add(asyncio.current_task())
-        return pending.popleft()
+    def __anext__(self) -> Awaitable[Msg]:
+        return self._sink.__anext__()
 
     async def next(self, timeout: float | None = None) -> Msg:
         """The next message, waiting at most ``timeout`` seconds (default: ``request_timeout``).
@@ -153,44 +71,14 @@ class Subscription(Sink):
         Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
         more. Cancelling it loses no message.
         """
-        self._refuse_callback()
-        seconds = self.core.options.request_timeout
-        if timeout is not None:
-            check_timeout("timeout", timeout)
-            seconds = timeout
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._pending:
-                    if self._closed:
-                        raise self._error or ConnectionClosed(
-                            f"the subscription to {self.subject!r} is closed"
-                        )
-                    await self._waiters.wait()
-                return self._pending.popleft()
-        except TimeoutError:
-            raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
+        return await self._sink.next(timeout)
 
     async def unsubscribe(self, max_messages: int = 0) -> None:
         """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
 
         With a number that has been reached already, what is buffered beyond it is dropped and the rest stays.
         """
-        if not is_whole(max_messages, 0):
-            raise InvalidArgument("max_messages", max_messages, "must be 0 (now) or a positive integer")
-        if self._closed:
-            return
-        if max_messages > self.received:
-            self.limit = max_messages
-            self.core.router.limit(self)
-            return
-        self.core.router.remove(self)
-        self._discard(self.received - max_messages if max_messages else len(self._pending))
-        self.ended(None)
-        if not max_messages:
-            self.takers.clear()
-        if not max_messages and self._runner is not None and self._runner is not asyncio.current_task():
-            self._runner.cancel()
-            await asyncio.wait([self._runner])
+        await self._sink.unsubscribe(max_messages)
 
     async def drain(self) -> None:
         """Stop receiving, but let user code have everything that has arrived.
@@ -198,41 +86,7 @@ class Subscription(Sink):
         Returns once the server has confirmed; with a callback, once the callback has seen every message
         (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
         """
-        await self._end_gently(asyncio.current_task())
-
-    async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
-        await self._end_gently(asker)
-        timeout = self.core.options.drain_timeout
-        if not await self.takers.finished(asker, timeout):
-            raise DrainTimeout(
-                f"reader of {self.subject!r} left {len(self._pending)} messages, or works on the last one, "
-                f"after drain_timeout={timeout:g}s"
-            )
-
-    async def _end_gently(self, asker: asyncio.Task[Any] | None) -> None:
-        core = self.core
-        if not self._closed:
-            core.router.drained.add(self)
-            try:
-                # Without a link nothing is on its way to us, and there is nothing to wait for.
-                if core.link is not None:
-                    core.router.unsubscribe(self)
-                    # The PONG comes after every message the server had sent for us.
-                    with contextlib.suppress(ConnectionLost, ConnectionClosed):
-                        await core.flush()
-            finally:
-                core.router.remove(self)
-                self.ended(None)
-        runner = self._runner
-        # A callback that drains its own subscription can't be waited for.
-        if runner is not None and runner is not asker:
-            _, unfinished = await asyncio.wait([runner], timeout=core.options.drain_timeout)
-            if unfinished:
-                runner.cancel()
-                raise DrainTimeout(
-                    f"callback of {self.subject!r} left {len(self._pending)} messages "
-                    f"after drain_timeout={core.options.drain_timeout:g}s"
-                )
+        await self._sink.drain()
 
     async def __aenter__(self) -> Subscription:
         return self
@@ -246,142 +100,9 @@ class Subscription(Sink):
         await self.unsubscribe()
 
     def __repr__(self) -> str:
-        queue = f", queue={self.queue!r}" if self.queue else ""
-        state = "closed" if self._closed else "open"
-        return f"Subscription({self.subject!r}{queue}, {state}, pending={len(self._pending)})"
+        return repr(self._sink)
 
-    # What the connection calls
 
-    def deliver(self, items: list[Any], nbytes: int) -> None:
-        self.received += len(items)
-        if self.limit and self.received > self.limit:
-            # On their way before the server learned of the limit.
-            keep = max(0, len(items) - (self.received - self.limit))
-            items, nbytes = items[:keep], nbytes * keep // len(items)
-        if (self._messages_limit and len(self._pending) + len(items) > self._messages_limit) or (
-            self._bytes_limit and self._bytes + nbytes > self._bytes_limit
-        ):
-            items, nbytes = self._fit(items, nbytes)
-        elif self._dropping:
-            self._dropping = False
-        if items:
-            self._pending.extend(items)
-            self._accepted += len(items)
-            self._bytes += nbytes
-            self._runs.append((self._accepted, nbytes))
-            if len(self._runs) > 64:
-                self._settle()
-            if self._waiters:
-                self._wake()
-        if self.limit and self.received >= self.limit:
-            # The server has ended it by itself after the UNSUB with this limit.
-            self.core.router.remove(self, tell_server=False)
-            self.ended(None)
-
-    def ended(self, error: JetsparkError | None) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._error = error
-        self._wake()
-
-    def link_lost(self, error: JetsparkError) -> None:
-        if self.asked:
-            # The request or its answers went with the link; to wait for them would end in silence.
-            self.core.router.remove(self, tell_server=False)
-            self.ended(
-                ConnectionLost(f"connection lost while waiting for answers to {self.asked!r}: {error}")
-            )
-
-    def detach(self) -> None:
-        """The callback drains its own subscription: it can't be waited for."""
-        self._runner = None
-
-    # Internals
-
-    def _refuse_callback(self) -> None:
-        if self._callback is not None:
-            raise InvalidArgument(
-                "callback",
-                self._callback,
-                f"the subscription to {self.subject!r} has a callback; it can't be iterated",
-            )
-
-    def _fit(self, items: list[Msg], nbytes: int) -> tuple[list[Msg], int]:
-        self._settle()
-        keep = len(items)
-        if self._messages_limit:
-            keep = min(keep, self._messages_limit - len(self._pending))
-        keep = max(0, keep)
-        # Message by message: a mean would let large ones in for the price of the small ones of the run.
-        sizes = [len(item.data) + (len(item.header_block) if item.header_block else 0) for item in items]
-        line = (nbytes - sum(sizes)) // max(1, len(items))
-        kept_bytes = kept = 0
-        for size in sizes[:keep]:
-            if self._bytes_limit and self._bytes + kept_bytes + size + line > self._bytes_limit:
-                break
-            kept_bytes += size + line
-            kept += 1
-        lost = len(items) - kept
-        self._dropped += lost
-        starts = lost > 0 and not self._dropping
-        self._dropping = lost > 0
-        if starts:
-            self.core.emit(
-                SlowConsumer(
-                    self.subject,
-                    self.sid,
-                    self._dropped,
-                    len(self._pending) + kept,
-                    self._bytes + kept_bytes,
-                )
-            )
-        return items[:kept], kept_bytes
-
-    def _discard(self, count: int) -> None:
-        """Drop the newest ``count`` of the buffered messages, as if they had never been accepted."""
-        for _ in range(min(count, len(self._pending))):
-            with contextlib.suppress(IndexError):  # a reader in another thread was faster
-                self._pending.pop()
-                self._accepted -= 1
-        self._runs = deque((min(end, self._accepted), nbytes) for end, nbytes in self._runs)
-        self._settle()
-
-    def _settle(self) -> None:
-        taken = self._accepted - len(self._pending)
-        runs = self._runs
-        while runs and runs[0][0] <= taken:
-            self._bytes -= runs.popleft()[1]
-
-    def _wake(self) -> None:
-        self._waiters.wake()
-
-    def _failed(self, error: BaseException) -> None:
-        what = f"callback of the subscription to {self.subject!r} raised"
-        self.core.callback_failed(what, self.subject, error)
-
-    async def _run_callback(self, callback: Callback) -> None:
-        pending = self._pending
-        while True:
-            for _ in range(min(len(pending), _CALLBACKS_A_TURN)):
-                if not pending:
-                    break  # unsubscribed by its own callback
-                message = pending.popleft()
-                try:
-                    result = callback(message)
-                    if result is not None and inspect.isawaitable(result):
-                        await result
-                except asyncio.CancelledError as error:
-                    task = asyncio.current_task()
-                    if task is None or task.cancelling():
-                        raise
-                    # Not ours: something that the callback waited for was cancelled.
-                    self._failed(error)
-                except Exception as error:
-                    self._failed(error)
-            if pending:
-                await asyncio.sleep(0)
-            elif self._closed:
-                return
-            else:
-                await self._waiters.wait()
+def sink_of(subscription: Subscription) -> SubscriptionSink:
+    """The connection's side of a subscription, for our own packages."""
+    return subscription._sink

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jetspark.connection.client import core_of
 from jetspark.connection.nuid import next_nuid
-from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import InvalidArgument, ProtocolError
 from jetspark.jetstream.advisory.dead_letters import DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories

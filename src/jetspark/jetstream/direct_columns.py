@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jetspark.connection.subscription import Subscription
+from jetspark.connection.subscription_sink import SubscriptionSink
 from jetspark.errors import ConnectionLost, ProtocolError, RequestTimeout
 from jetspark.jetstream.errors import JetStreamNotEnabled
 from jetspark.jetstream.models.values import wire_number
@@ -66,7 +66,7 @@ class Page(msgspec.Struct):
         return len(self.sequences)
 
 
-class _Answers(Subscription):
+class _Answers(SubscriptionSink):
     """The inbox of one page; what it hands out are columns."""
 
     core: Core

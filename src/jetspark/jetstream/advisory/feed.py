@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
-    from jetspark.connection.subscription import Subscription
+    from jetspark.connection.subscription_sink import SubscriptionSink
 
 ADVISORY = "$JS.EVENT.ADVISORY"
 METRIC = "$JS.EVENT.METRIC"
@@ -90,7 +90,7 @@ class Advisories:
         self._stream = stream
         self._consumer = consumer
         self._kinds = wanted
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[SubscriptionSink] = []
         self._pumps: list[asyncio.Task[None]] = []
         self._ready: deque[Advisory] = deque()
         self._changed = asyncio.Event()
@@ -171,7 +171,7 @@ class Advisories:
             await self.close()
             raise
 
-    async def _pump(self, subscription: Subscription) -> None:
+    async def _pump(self, subscription: SubscriptionSink) -> None:
         error: JetsparkError | None = None
         try:
             async for message in subscription:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from jetspark._checks import is_whole
 from jetspark._log import fields, get_logger
 from jetspark.connection.events import SlowConsumer
-from jetspark.connection.subscription import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
+from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
 from jetspark.errors import ConnectionClosed, ConnectionLost, InvalidArgument, JetsparkError
 from jetspark.jetstream.consume.flow_sink import FlowSink
 from jetspark.jetstream.consume.pull import message_size
