@@ -40,7 +40,7 @@ def stream(js: blocking.JetStream) -> Iterator[blocking.Stream]:
     made = js.create_stream(
         StreamConfig(name=name, subjects=[f"{name}.>"], allow_direct=True, storage=StorageType.MEMORY)
     )
-    server = js.server_info.host, js.server_info.port
+    server = js.connection.server_info.host, js.connection.server_info.port
     yield made
     with blocking.connect("nats://{}:{}".format(*server)) as cleaner:
         cleaner.jetstream().delete_stream(name)

@@ -189,7 +189,7 @@ async def test_an_ordered_subscription_goes_on_whatever_happens(
     if trouble == "deleted":
         await js.delete_consumer(stream.name, first)
     elif trouble == "reconnect":
-        await lossy_js._client.force_reconnect()
+        await lossy_js.connection.force_reconnect()
     elif trouble == "gap":
         await lose_one(proxy, js, sub, b"10")
     else:
