@@ -45,7 +45,7 @@ async def acks_of(nc: jetspark.Connection, message: Message) -> jetspark.Subscri
 
 
 async def take(sub: jetspark.Subscription) -> list[bytes]:
-    await sub.core.flush()
+    await sub._sink.core.flush()
     return [(await sub.next(timeout=1)).data for _ in range(sub.pending_messages)]
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.blocking._threads import ListenerThread
     from jetspark.blocking.message import Msg
+    from jetspark.connection.options import ConnectOptions
     from jetspark.connection.outbox import HeadersLike
     from jetspark.connection.statistics import Statistics
     from jetspark.wire.info import ServerInfo
@@ -67,6 +68,11 @@ class Connection:
         _open_connections.add(self)
         self._finalizer = weakref.finalize(self, _dropped, engine.loop, client, listener)
         self._finalizer.atexit = False
+
+    @property
+    @documented_by(AsyncConnection.options)
+    def options(self) -> ConnectOptions:
+        return self._client.options
 
     # State
 
