@@ -12,6 +12,7 @@ import pytest
 
 import jetspark
 from jetspark.connection import events as ev
+from jetspark.connection.client import core_of
 from jetspark.errors import ConnectionLost, NoServersAvailable, OutboundBufferFull
 from jetspark.server import Server
 from support.helpers import Stalls, eventually
@@ -182,7 +183,7 @@ async def test_a_waiting_publisher_is_released_when_the_server_is_found_dead(fro
 
 async def test_close_does_not_wait_for_a_dead_server_for_ever(frozen: Server) -> None:
     nc = await jetspark.connect(frozen.url, write_buffer_size=100_000_000)
-    nc.options = replace(nc.options, connect_timeout=0.3)
+    core_of(nc).options = replace(nc.options, connect_timeout=0.3)
     frozen.suspend()
     for _ in range(300):
         await nc.publish("bulk", bytes(65_536))

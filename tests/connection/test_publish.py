@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 import jetspark
+from jetspark.connection.client import core_of
 from jetspark.errors import InvalidArgument
 from support.helpers import eventually, unique
 from support.monitoring import connz
@@ -187,7 +188,7 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
 
 async def test_waiting_publishers_go_on_when_the_connection_closes(own_server) -> None:
     nc = await jetspark.connect(own_server.url, write_buffer_size=1024)
-    nc.options = replace(nc.options, connect_timeout=0.2)  # so long does close wait for the server
+    core_of(nc).options = replace(nc.options, connect_timeout=0.2)  # so long does close wait for the server
     own_server.suspend()
 
     async def publish() -> None:

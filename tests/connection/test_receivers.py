@@ -9,6 +9,7 @@ import pytest
 
 import jetspark
 from jetspark.connection import events as ev
+from jetspark.connection.client import core_of
 from jetspark.connection.sink import Sink
 from jetspark.wire.columns import COLUMNAR
 from support.helpers import eventually, unique
@@ -87,7 +88,7 @@ async def test_the_connection_and_its_neighbours_go_on(start_server, callback: s
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     recorder = Recorder()
     nc = await jetspark.connect(server.url, user="u", password="p", listener=recorder)
-    bad = Bad(nc, unique("bad"), callback, RAISED[kind])
+    bad = Bad(core_of(nc), unique("bad"), callback, RAISED[kind])
     nc._core.router.add(bad)
     other = await nc.subscribe(unique("other"))
     await provoke(nc, bad, callback, other)
@@ -119,7 +120,7 @@ async def test_messages_behind_a_failure_in_the_same_read_are_delivered(server) 
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     async with jetspark.connect(server.url) as nc, jetspark.connect(server.url) as far:
-        bad = Bad(nc, unique("bad"), "deliver", ValueError("on purpose"))
+        bad = Bad(core_of(nc), unique("bad"), "deliver", ValueError("on purpose"))
         nc._core.router.add(bad)
         good = await nc.subscribe(unique("good"))
         await nc.flush()
@@ -139,7 +140,7 @@ async def test_a_failing_drain_ends_in_a_closed_connection_and_the_neighbours_ar
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
     seen: list[bytes] = []
     nc = await jetspark.connect(server.url)
-    bad = Bad(nc, unique("bad"), "link_lost", KeyError("on purpose"))
+    bad = Bad(core_of(nc), unique("bad"), "link_lost", KeyError("on purpose"))
     bad._drain = bad.fails  # type: ignore[method-assign]
     nc._core.router.add(bad)
     subject = unique("good")

@@ -16,6 +16,7 @@ import pytest
 import jetspark
 from jetspark import Secret, blocking
 from jetspark.connection import events as ev
+from jetspark.connection.client import core_of
 from jetspark.connection.contexts import load_context
 from jetspark.errors import AuthorizationError, InvalidArgument, JetsparkError, NoServersAvailable
 from support.canaries import (
@@ -264,7 +265,7 @@ async def test_no_frame_of_a_failed_reconnect_holds_a_secret(
         nc = await jetspark.connect(**options, connect_timeout=20, max_reconnects=2, listener=recorder)
         sub = await nc.subscribe("x")
         # Only from here on, as the honest server may be slow on a busy machine.
-        nc.options = replace(nc.options, connect_timeout=patience(peer))
+        core_of(nc).options = replace(nc.options, connect_timeout=patience(peer))
         proxy.target = Elsewhere(port)
         proxy.cut()
         await recorder.wait(ev.Closed)

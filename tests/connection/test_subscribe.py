@@ -196,7 +196,7 @@ async def test_bad_limits_are_refused(server, limit: object) -> None:
         sub = await nc.subscribe(unique("sub"))
         with pytest.raises(InvalidArgument) as caught:
             await sub.unsubscribe(limit)  # type: ignore[arg-type]
-        assert caught.value.field == "limit"
+        assert caught.value.field == "max_messages"
 
 
 # Callbacks

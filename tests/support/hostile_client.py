@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import jetspark
 import jetspark.blocking
+from jetspark.connection.client import core_of
 from jetspark.errors import JetsparkError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def task_connect(url: str, diary: Diary) -> str:
 async def task_subscribe(url: str, diary: Diary) -> str:
     """Read a subscription and its headers until ``end`` comes."""
     async with jetspark.connect(url, listener=diary.listen, **OPTIONS) as nc:
-        nc.options = replace(nc.options, connect_timeout=HANDSHAKE[0])
+        core_of(nc).options = replace(nc.options, connect_timeout=HANDSHAKE[0])
         sub = await nc.subscribe("s", pending_messages_limit=1000, pending_bytes_limit=8 << 20)
         end = await nc.subscribe("end")
         reading = asyncio.ensure_future(_read(sub, diary))
