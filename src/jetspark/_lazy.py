@@ -17,34 +17,37 @@ if TYPE_CHECKING:
 
 
 def exports(
-    here: str, table: Mapping[str, str]
+    package: str, table: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of the module ``here``.
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a module.
 
-    ``table``: by module, the names that it gives. Names under ``here`` itself are its submodules. Classes
-    that ``here`` defines are part of ``__all__`` too.
+    ``table``: by module, the names that it gives. Names under ``package`` itself are its submodules.
+    Classes that it defines are part of ``__all__`` too.
     """
     homes = {name: module for module, names in table.items() for name in names.split()}
-    package = sys.modules[here]
     defined = [
         name
-        for name, value in vars(package).items()
-        if isinstance(value, type) and value.__module__ == here and not name.startswith("_")
+        for name, value in vars(sys.modules[package]).items()
+        if isinstance(value, type) and value.__module__ == package and not name.startswith("_")
     ]
 
     def load(name: str) -> Any:
         home = homes.get(name)
-        if home is not None and home != here:
+        if home is not None and home != package:
             value = getattr(import_module(home), name)
             # From now on it is found without us.
-            setattr(package, name, value)
+            setattr(sys.modules[package], name, value)
             return value
         # A module of the package, as if it had been imported with it.
-        if not name.startswith("__") and hasattr(package, "__path__") and find_spec(f"{here}.{name}"):
-            return import_module(f"{here}.{name}")
-        raise AttributeError(f"module {here!r} has no attribute {name!r}")
+        if (
+            not name.startswith("__")
+            and hasattr(sys.modules[package], "__path__")
+            and find_spec(f"{package}.{name}")
+        ):
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(package), *homes})
+        return sorted({*vars(sys.modules[package]), *homes})
 
     return load, names, sorted({*homes, *defined})

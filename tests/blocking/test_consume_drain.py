@@ -42,9 +42,9 @@ class Reader:
         self.got: list[int] = []
         self.error: BaseException | None = None
 
-    def run(self, *, batches: bool = False, **options: Any) -> None:
-        consume = self.theirs.consume_batches if batches else self.theirs.consume
-        with consume(**options) as self.consume:
+    def run(self, *, batches: bool = False) -> None:
+        start: Any = self.theirs.consume_batches if batches else self.theirs.consume
+        with start() as self.consume:
             try:
                 for found in self.consume:
                     messages = found if isinstance(found, list) else [found]

@@ -33,7 +33,7 @@ def test_every_sink_and_a_restart(pipe: Pipe, cli: Run, home: Path, orders: str,
     )
     first = pipe("run", str(job), *NOW)
     assert first.code == 0, first
-    assert "schema of 4 messages: id bigint, region string, amount double" in first.err
+    assert "schema from 4 messages: id bigint, region string, amount double" in first.err
     assert "new, starts at earliest; a rerun of the same job continues there" in first.err
     assert f"parquet:{folder}/p: 4 rows read, 3 written in 1 batch" in first.err
     assert first.out.splitlines()[0].split() == ["id", "twice", "region"]
@@ -87,7 +87,7 @@ def test_errors_that_only_spark_can_find_are_short(pipe: Pipe, orders: str, targ
         (
             "SELECT id FROM input",
             f"jetstream:{target}:{target}.{{region}}",
-            "'region' is no column of the result",
+            "'region' is not a column of the result",
         ),
         ("SELECT cast(region AS int) AS n FROM input", "console", "use try_cast"),
     ]:
@@ -217,7 +217,7 @@ def test_what_the_server_knows_is_asked_before_spark_starts(cli: Run, orders: st
         assert "starting Spark" not in ran.err
         assert len(ran.err.splitlines()) <= 2
     assert cli("pub", f"{plain}.x", "no json", "--js").code == 0
-    assert "none of 1 messages is a JSON object" in cli("pipe", *empty).err
+    assert "none of the 1 messages is a JSON object" in cli("pipe", *empty).err
     assert cli("pub", f"{plain}.x", '{"data": 1}', "--js").code == 0
     clash = cli("pipe", *empty)
-    assert (clash.code, "'data' is a column of the messages already" in clash.err) == (2, True)
+    assert (clash.code, "'data' is already a column of the messages" in clash.err) == (2, True)

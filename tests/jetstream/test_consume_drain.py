@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 class Reader:
     """A loop in a task of its own that waits before the first message, so that the others are buffered."""
 
-    def __init__(self, consumer: Consumer, **options: Any) -> None:
-        self.consumer = consumer
-        self.options = options
+    def __init__(self, consumer: Consumer, *, batches: bool = False) -> None:
+        self.start: Any = consumer.consume_batches if batches else consumer.consume
         self.go = asyncio.Event()
         self.held = 0
         self.got: list[int] = []
         self.consume: Any = None
 
     async def run(self) -> None:
-        async with self.consumer.consume(**self.options) as self.consume:
+        async with self.start() as self.consume:
             await self.loop()
 
     async def loop(self) -> None:
@@ -75,7 +74,7 @@ async def test_a_loop_gets_and_acks_what_has_arrived(
         theirs = await nc.jetstream().get_consumer(stream.name, "pushed")
     elif kind == "ordered":
         theirs = await nc.jetstream().create_ordered_consumer(stream.name)
-    reader = Reader(theirs, **({"batches": True} if kind == "batches" else {}))
+    reader = Reader(theirs, batches=kind == "batches")
     await drained(nc, reader)
     assert reader.got == list(range(20))
     if kind != "ordered":

@@ -384,7 +384,7 @@ async def test_what_the_library_made_is_deleted_when_asked_and_nothing_else(js: 
 @pytest.mark.parametrize("end", ["unsubscribe", "drain", "block"])
 async def test_a_durable_keeps_its_place_for_the_next_start(js: jetspark.JetStream, end: str) -> None:
     stream = await make(js)
-    await fill(js, stream, 5)
+    await fill(js, stream, 2)
     async with await js.subscribe(f"{stream.name}.a", durable="d") as sub:
         for message in await take(sub, 2):
             await message.ack_sync()
@@ -393,8 +393,9 @@ async def test_a_durable_keeps_its_place_for_the_next_start(js: jetspark.JetStre
     consumer = await js.get_consumer(stream.name, "d")
     assert (await consumer.info()).ack_floor.stream_seq == 2
     await eventually(lambda: is_bound(consumer, False))
+    await fill(js, stream, 1, start=2)
     async with await js.subscribe(f"{stream.name}.a", durable="d", delete_on_close=True) as sub:
-        await sub.next()
+        assert numbers(await take(sub, 1)) == [2]
     # It was there before, so it is not this subscription's to delete.
     assert await names(js, stream.name) == ["d"]
 

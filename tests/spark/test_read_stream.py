@@ -220,7 +220,7 @@ def test_a_server_that_is_away_is_waited_for(own_server: Server, caplog: pytest.
         own_server.kill()
         with ThreadPoolExecutor(1) as spark:
             asked = spark.submit(source.latestOffset, start, ReadAllAvailable())
-            eventually_sync(lambda: "could not look at the streams" in caplog.text)
+            eventually_sync(lambda: "could not ask for the streams" in caplog.text)
             own_server.restart()
             end = asked.result(LIMIT)
         assert ranges(source, start, end) == [("S", 1, 2)]

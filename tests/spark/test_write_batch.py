@@ -190,7 +190,7 @@ def test_a_subject_that_no_stream_stores_is_named_with_the_remedy(
     df = spark.sql("SELECT 'nobody.stores.this' AS subject, 'x' AS data")
     with pytest.raises(Exception, match="no stream stores this subject"):
         df.write.format("jetstream").options(servers=server.url, ackTimeout="1s").mode("append").save()
-    with pytest.raises(Exception, match=r"'nobody\.stores\.this' is stored by no stream"):
+    with pytest.raises(Exception, match=r"no stream stores 'nobody\.stores\.this'"):
         df.select("data").write.format("jetstream").options(
             servers=server.url, subject="nobody.stores.this"
         ).mode("append").save()

@@ -54,6 +54,8 @@ class Fetch:
     heartbeats, a limit of the consumer) or leaves it without an answer (:class:`NotConnected`,
     :class:`PullUnanswered`) leaves the messages that came before it: awaiting gives them with
     ``batch.error`` set, or raises the error when there are none; iterating raises it behind the last one.
+
+    It is no coroutine: to run one as a task use ``asyncio.ensure_future(consumer.fetch(10))``.
     """
 
     def __init__(self, target: PullTarget, options: FetchOptions, stash: Stash) -> None:

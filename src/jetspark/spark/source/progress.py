@@ -209,9 +209,8 @@ class ProgressMirror:
             filter_subject=subjects[0] if len(subjects) == 1 else None,
             filter_subjects=list(subjects) if len(subjects) > 1 else None,
         )
-        if self._js.connection.server_info.version_tuple >= progress_walk.RESET_SINCE or self._is_queue(
-            stream
-        ):
+        version = self._js.connection.server_info.version_tuple
+        if version >= progress_walk.RESET_SINCE or self._is_queue(stream):
             return config
         # To be walked: as little of each message as there is, one ack for many, and no walk to the beginning.
         return msgspec.structs.replace(
