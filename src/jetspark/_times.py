@@ -53,6 +53,8 @@ def server_duration(text: str) -> str | None:
 
 def _parts(text: str) -> list[tuple[int, str]] | None:
     """Nanoseconds and unit of each part."""
+    if not text.isprintable():  # a line break at the end, for example: it may be on its way into a header
+        return None
     found: list[tuple[int, str]] = []
     text = text.strip()
     position = 0

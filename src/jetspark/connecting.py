@@ -128,7 +128,9 @@ async def open_with(connecting: Connecting, make: Callable[[ConnectOptions, Mapp
 
         Meter(connection, connecting._metrics)
     if connecting._tracing is not None:
-        core.observe(connecting._tracing.observer(core))
+        from jetspark.tracing import Tracer  # only for those who trace
+
+        core.observe(Tracer(connecting._tracing, core))
     await core.connect_first()
     return connection
 

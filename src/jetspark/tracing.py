@@ -127,7 +127,7 @@ class Tracing:
     @contextmanager
     def process(self, message: Any, around: Context | None = None) -> Iterator[Span]:
         """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
-        attributes = self.attributes(_core_of_message(message), "process", "process", message.subject)
+        attributes = self._attributes(_core_of_message(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
         # A core subscription may get these too, and not every one can be read.
         if message.reply.startswith("$JS.ACK."):
@@ -142,12 +142,12 @@ class Tracing:
         parent = extract(message, around)
         apart = outer.is_valid and outer != trace.get_current_span(parent).get_span_context()
         links = [trace.Link(outer)] if apart else None
-        with self.span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
+        with self._span(trace.SpanKind.CONSUMER, attributes, parent, links) as span:
             yield span
         span.end()
 
     @contextmanager
-    def span(
+    def _span(
         self,
         kind: trace.SpanKind,
         attributes: dict[str, Any],
@@ -164,7 +164,7 @@ class Tracing:
             span.end()
             raise
 
-    def attributes(self, core: Core, operation: str, kind: str, destination: str) -> dict[str, Any]:
+    def _attributes(self, core: Core, operation: str, kind: str, destination: str) -> dict[str, Any]:
         found: dict[str, Any] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
@@ -186,16 +186,12 @@ class Tracing:
             found["server.address"], found["server.port"] = server.url.host, server.url.port
         return found
 
-    def observer(self, core: Core) -> Observer:
-        """What traces one connection."""
-        _traced[core] = self
-        return _Tracer(self, core)
 
-
-class _Tracer(Observer):
+class Tracer(Observer):
     """Traces one connection."""
 
     def __init__(self, tracing: Tracing, core: Core) -> None:
+        _traced[core] = tracing
         self._tracing = tracing
         self._core = core
 
@@ -208,12 +204,12 @@ class _Tracer(Observer):
         if api == "request" and (str(subject).startswith("$JS.") or (headers and "traceparent" in headers)):
             yield Sending(headers, nothing)
             return
-        attributes = self._tracing.attributes(self._core, operation, "send", subject)
+        attributes = self._tracing._attributes(self._core, operation, "send", subject)
         if isinstance(data, bytes | bytearray | memoryview):
             attributes["messaging.message.body.size"] = len(data)
         if msg_id is not None:
             attributes["messaging.message.id"] = msg_id
-        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
+        with self._tracing._span(trace.SpanKind.PRODUCER, attributes) as span:
             yield Sending(inject(headers), functools.partial(_end_with, span))
 
     @contextmanager
@@ -222,17 +218,17 @@ class _Tracer(Observer):
         many = [Publishing(*message) for message in messages]
         subjects = {message.subject for message in many}
         subject = subjects.pop() if len(subjects) == 1 else ""
-        attributes = self._tracing.attributes(self._core, "publish_many", "send", subject)
+        attributes = self._tracing._attributes(self._core, "publish_many", "send", subject)
         attributes["messaging.batch.message_count"] = len(many)
-        with self._tracing.span(trace.SpanKind.PRODUCER, attributes) as span:
+        with self._tracing._span(trace.SpanKind.PRODUCER, attributes) as span:
             traced = [message._replace(headers=inject(message.headers)) for message in many]
             yield SendingMany(traced, lambda _: span.end())
 
     @contextmanager
     def fetching(self, stream: str, consumer: str) -> Iterator[Callable[[Any], None]]:
-        attributes = self._tracing.attributes(self._core, "fetch", "receive", stream)
+        attributes = self._tracing._attributes(self._core, "fetch", "receive", stream)
         attributes["messaging.destination.subscription.name"] = consumer
-        with self._tracing.span(trace.SpanKind.CLIENT, attributes) as span:
+        with self._tracing._span(trace.SpanKind.CLIENT, attributes) as span:
             yield functools.partial(_end_with_batch, span)
 
     def handling(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jetspark import Subscription
+from jetspark.connection.subscription_sink import SubscriptionSink
 from jetspark.jetstream.consume.pull import PullTarget
 from support.fault_table import FOLDER, Row, Scale, perform
 
@@ -32,19 +32,19 @@ def keep_connections(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_in_silence(patch: pytest.MonkeyPatch) -> None:
-    fit: Any = Subscription._fit
+    fit: Any = SubscriptionSink._fit
 
-    def silent(self: Subscription, items: list[Any], nbytes: int) -> tuple[list[Any], int]:
+    def silent(self: SubscriptionSink, items: list[Any], nbytes: int) -> tuple[list[Any], int]:
         before, self._dropping = self._dropped, True  # no episode begins, so nothing is told
         kept: tuple[list[Any], int] = fit(self, items, nbytes)
         self._dropped = before
         return kept
 
-    patch.setattr(Subscription, "_fit", silent)
+    patch.setattr(SubscriptionSink, "_fit", silent)
 
 
 def ignore_limits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Subscription, "_fit", lambda self, items, nbytes: (items, nbytes))
+    patch.setattr(SubscriptionSink, "_fit", lambda self, items, nbytes: (items, nbytes))
 
 
 @pytest.mark.parametrize(

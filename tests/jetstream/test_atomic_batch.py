@@ -279,7 +279,7 @@ async def test_rules_are_checked_before_anything_is_sent(nc: jetspark.Connection
         ({"msg_id": "1"}, "msg_id"),
         ({"subject": "a.*"}, "subject"),
         ({"subject": ""}, "subject"),
-        ({"data": "text"}, "payload"),
+        ({"data": "text"}, "data"),
     ]
     for options, field in refused:
         with pytest.raises(InvalidArgument) as info:

@@ -279,7 +279,7 @@ class TestRefused:
         for subject in ("", "a b", "a.*", "a..b"):
             with pytest.raises(InvalidArgument, match="subject"):
                 await js.publish(subject)
-        with pytest.raises(InvalidArgument, match="payload"):
+        with pytest.raises(InvalidArgument, match="data"):
             await js.publish(unique(), "text")  # type: ignore[arg-type]
         assert nc.stats.out_msgs == before
 

@@ -376,7 +376,7 @@ class TestFailures:
                 await publisher.publish("a b")
             with pytest.raises(InvalidArgument, match="msg_id"):
                 await publisher.publish(f"{stream.name}.a", msg_id="")
-            with pytest.raises(InvalidArgument, match="payload"):
+            with pytest.raises(InvalidArgument, match="data"):
                 await publisher.publish(f"{stream.name}.a", "text")  # type: ignore[arg-type]
             assert publisher.pending == 0
         assert publisher.stats == PublisherStats()

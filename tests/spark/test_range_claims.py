@@ -485,7 +485,7 @@ def test_a_stream_deleted_while_it_is_read(world: World, retention: RetentionPol
                 world.make(many + 10, **config)
 
     strict = world.batch(**SMALL)
-    with pytest.raises(DataLossError, match="made again" if again else "no longer exists"):
+    with pytest.raises(DataLossError, match="created again" if again else "no longer exists"):
         read(strict, strict.partitions(), delete)
     if again:
         world.js.delete_stream(world.name)

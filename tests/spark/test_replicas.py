@@ -10,7 +10,7 @@ import pytest
 from jetspark import ConsumerConfig, RetentionPolicy, StreamConfig, blocking
 from jetspark.errors import RequestTimeout
 from jetspark.spark import patience
-from jetspark.spark.source import positions, range_proof
+from jetspark.spark.source import moments, positions, range_proof
 from jetspark.spark.source.data_loss import DataLossError, identity
 from jetspark.spark.source.options import Moment, Position
 from jetspark.spark.source.planning import Range
@@ -146,7 +146,7 @@ def test_times_before_the_leader_knew_them(js: blocking.JetStream, monkeypatch: 
     info = stream.info()
     times = [stream.get_msg(number).timestamp for number in range(1, 5)]
     for since in ((2, 11), (99, 0)):
-        monkeypatch.setattr(positions, "_TIMES_SINCE", since)
+        monkeypatch.setattr(moments, "_TIMES_SINCE", since)
         found = [positions.resolve(js, info, Position(moment=Moment(at=one))) for one in times]
         assert found == [1, 2, 3, 4]
         assert positions.resolve(js, info, Position(moment=Moment(seconds_ago=-3600.0))) == 5
