@@ -172,7 +172,8 @@ class Meter(Observer):
         self._connection = connection
         self._core = core_of(connection)
         self._hook = hook
-        self._base = {"connection": connection.options.name} if connection.options.name else {}
+        name = self._core.options.name
+        self._base = {"connection": name} if name else {}
         self._lock = threading.Lock()  # blocking callers ack and publish in threads of their own
         self._sums: dict[Key, float] = {}
         self._seen: dict[str, int] = {}

@@ -3,7 +3,6 @@
 The frequent ones are in :mod:`jetspark` too. Those of advisories are in :mod:`jetspark.advisories`.
 """
 
-from jetspark.connection.options import ConnectOptions
 from jetspark.connection.outbox import HeadersLike
 from jetspark.connection.statistics import Statistics
 from jetspark.jetstream.consume.ordered_config import OrderedConsumerConfig
@@ -67,7 +66,6 @@ __all__ = [
     "ApiStats",
     "ClusterInfo",
     "Compression",
-    "ConnectOptions",
     "ConsumerConfig",
     "ConsumerInfo",
     "ConsumerLimits",

@@ -183,7 +183,7 @@ async def test_a_waiting_publisher_is_released_when_the_server_is_found_dead(fro
 
 async def test_close_does_not_wait_for_a_dead_server_for_ever(frozen: Server) -> None:
     nc = await jetspark.connect(frozen.url, write_buffer_size=100_000_000)
-    core_of(nc).options = replace(nc.options, connect_timeout=0.3)
+    core_of(nc).options = replace(core_of(nc).options, connect_timeout=0.3)
     frozen.suspend()
     for _ in range(300):
         await nc.publish("bulk", bytes(65_536))

@@ -280,7 +280,9 @@ async def test_close_wakes_everybody_who_waits(server) -> None:
 
 async def test_a_flush_under_way_ends_with_closed_not_with_lost(own_server) -> None:
     nc = await jetspark.connect(own_server.url)
-    core_of(nc).options = replace(nc.options, connect_timeout=0.1)  # so long does close wait for the server
+    core_of(nc).options = replace(
+        core_of(nc).options, connect_timeout=0.1
+    )  # so long does close wait for the server
     own_server.suspend()
     flushing = asyncio.create_task(nc.flush(timeout=30))
     await eventually(lambda: nc._core.pongs)

@@ -188,7 +188,9 @@ async def test_publishing_to_a_stuck_server_keeps_memory_bounded(own_server, yie
 
 async def test_waiting_publishers_go_on_when_the_connection_closes(own_server) -> None:
     nc = await jetspark.connect(own_server.url, write_buffer_size=1024)
-    core_of(nc).options = replace(nc.options, connect_timeout=0.2)  # so long does close wait for the server
+    core_of(nc).options = replace(
+        core_of(nc).options, connect_timeout=0.2
+    )  # so long does close wait for the server
     own_server.suspend()
 
     async def publish() -> None:

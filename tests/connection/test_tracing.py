@@ -100,7 +100,7 @@ async def test_core_publish_has_a_span_and_its_context_is_in_the_headers(server,
     assert message.headers.items() == [("Kept", "yes"), ("traceparent", header_of(span))]
 
 
-async def test_payload_may_be_given_by_name(server, spans) -> None:
+async def test_data_may_be_given_by_name(server, spans) -> None:
     subject = unique("traced")
     async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
         sub = await nc.subscribe(subject)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import jetspark
 from jetspark import StreamConfig, blocking
+from jetspark.connection.client import core_of
 from jetspark.errors import AuthorizationError, NoServersAvailable
 from jetspark.server._ports import ReservedPort
 from jetspark.spark.source.batch_reader import JetStreamReader
@@ -103,8 +104,15 @@ async def through_asyncio(hunt: Hunt, kind: str, case: Case) -> None:
     hunt.look("repr and str", kind, [repr(connecting), str(connecting)], case.secrets)
     async with connecting as nc:
         js = nc.jetstream()
-        hunt.look("repr and str", kind, [repr(js), str(js), repr(nc.options), str(nc.options)], case.secrets)
-        options = {field.name: getattr(nc.options, field.name) for field in fields(nc.options)}
+        hunt.look(
+            "repr and str",
+            kind,
+            [repr(js), str(js), repr(core_of(nc).options), str(core_of(nc).options)],
+            case.secrets,
+        )
+        options = {
+            field.name: getattr(core_of(nc).options, field.name) for field in fields(core_of(nc).options)
+        }
         hunt.look("vars()", kind, [repr(options)], case.secrets)
         await nc.force_reconnect()
         await nc.flush()

@@ -90,7 +90,7 @@ async def test_all_who_share_a_consume_are_waited_for(js: jetspark.JetStream, se
     stream, consumer = await make_filled(js, 20)
     nc = await jetspark.connect(server.url)
     reader = Reader(await nc.jetstream().get_consumer(stream.name, "worker"))
-    async with reader.consumer.consume() as reader.consume:
+    async with reader.start() as reader.consume:
         tasks = [asyncio.create_task(reader.loop()) for _ in range(3)]
         await eventually(lambda: reader.consume.pending == 17)
         draining = asyncio.create_task(nc.drain())

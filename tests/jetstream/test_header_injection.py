@@ -255,9 +255,8 @@ def test_blocking(server: Server) -> None:
             with pytest.raises(InvalidArgument), js.fast_ingest() as batch:
                 batch.publish(**arguments)
             if "msg_id" not in arguments:
-                plain = {"payload": arguments.pop("data"), **arguments}
                 with pytest.raises(InvalidArgument):
-                    nc.publish(**plain)
+                    nc.publish(**arguments)
         nc.flush()
         assert stream.info().state == before
 

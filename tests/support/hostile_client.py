@@ -83,7 +83,7 @@ async def task_connect(url: str, diary: Diary) -> str:
 async def task_subscribe(url: str, diary: Diary) -> str:
     """Read a subscription and its headers until ``end`` comes."""
     async with jetspark.connect(url, listener=diary.listen, **OPTIONS) as nc:
-        core_of(nc).options = replace(nc.options, connect_timeout=HANDSHAKE[0])
+        core_of(nc).options = replace(core_of(nc).options, connect_timeout=HANDSHAKE[0])
         sub = await nc.subscribe("s", pending_messages_limit=1000, pending_bytes_limit=8 << 20)
         end = await nc.subscribe("end")
         reading = asyncio.ensure_future(_read(sub, diary))

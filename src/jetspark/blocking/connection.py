@@ -20,6 +20,7 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
 from jetspark.connecting import Connection as AsyncConnection
+from jetspark.connection.client import core_of
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import sink_of
 from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.blocking._threads import ListenerThread
     from jetspark.blocking.message import Msg
-    from jetspark.connection.options import ConnectOptions
     from jetspark.connection.outbox import HeadersLike
     from jetspark.connection.statistics import Statistics
     from jetspark.wire.info import ServerInfo
@@ -68,11 +68,6 @@ class Connection:
         _open_connections.add(self)
         self._finalizer = weakref.finalize(self, _dropped, engine.loop, client, listener)
         self._finalizer.atexit = False
-
-    @property
-    @documented_by(AsyncConnection.options)
-    def options(self) -> ConnectOptions:
-        return self._client.options
 
     # State
 
@@ -215,7 +210,7 @@ class Connection:
         headers: HeadersLike | None = None,
     ) -> Iterator[Msg]:
         # Written out instead of driving the async generator, which would cost a hop for each answer.
-        limit = time.monotonic() + (self._client.options.request_timeout if timeout is None else timeout)
+        limit = time.monotonic() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
             answers._sink.asked = subject
@@ -300,7 +295,7 @@ class Connection:
         self._finalizer.detach()
         self._engine.stop()
         _open_connections.discard(self)
-        grace = self._client.options.connect_timeout
+        grace = self._core.options.connect_timeout
         self._core.join_workers(grace)
         if self._listener is not None:
             self._listener.stop(grace)
@@ -349,7 +344,8 @@ def _dropped(engine: EngineLoop, client: EngineConnection, listener: ListenerThr
 
     engine.leave(leave)
     if was_open:
-        name = f" {client.options.name!r}" if client.options.name else ""
+        given = core_of(client).options.name
+        name = f" {given!r}" if given else ""
         warnings.warn(
             f"unclosed blocking connection{name} to {where}: call close(), or use it in a with statement",
             ResourceWarning,

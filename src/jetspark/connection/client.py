@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from jetspark.connection.core import Core
     from jetspark.connection.message import Msg
-    from jetspark.connection.options import ConnectOptions
     from jetspark.connection.statistics import Statistics
     from jetspark.wire.info import ServerInfo
 
@@ -43,11 +42,6 @@ class Connection:
     def __init__(self, core: Core) -> None:
         self._core = core
         core.message_owner = self
-
-    @property
-    def options(self) -> ConnectOptions:
-        """What it was made with."""
-        return self._core.options
 
     # State
 
@@ -300,7 +294,7 @@ class Connection:
         except TimeoutError as error:
             if isinstance(error, DrainTimeout):
                 raise
-            seconds = self.options.drain_timeout
+            seconds = self._core.options.drain_timeout
             raise DrainTimeout(f"not drained within drain_timeout={seconds:g}s") from None
         except ConnectionLost as error:
             self._core.last_error = error
@@ -381,7 +375,7 @@ class Connection:
             # What is not written yet stays for the next link.
             self._core.link.abort(ConnectionLost("force_reconnect was called"))
         attempts = max(2, len(self._core.pool.servers))
-        await self._core.wait_connected(self.options.connect_timeout * attempts)
+        await self._core.wait_connected(self._core.options.connect_timeout * attempts)
 
     async def __aenter__(self) -> Connection:
         return self
