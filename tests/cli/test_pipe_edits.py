@@ -170,7 +170,7 @@ def test_state_that_only_spark_sees_is_refused_before_the_first_batch(
     assert "--sql: the new query keeps state, which would lack everything read so far" in error
     error = job.refused(sql="SELECT cast(id AS string) AS id, region FROM input", started=True)
     assert "column id was bigint, now it is string" in error
-    assert f"move {home}/{orders}/p away and begin a new checkpoint with --restart-from committed" in error
+    assert f"move {home}/{orders}/p away and start a new checkpoint with --restart-from committed" in error
     publish(cli, orders, range(4, 6))
     job.works(sql="SELECT id, region FROM input")
     assert parquet_ids(home / orders / "p") == list(range(6))
@@ -250,7 +250,7 @@ def test_messages_that_are_gone_end_the_job_until_it_may_go_on_without_them(
     ran = job.run()
     assert ran.code == 1, ran
     assert "messages 5 to 6 (2 sequences) were purged or have expired before they were read" in ran.err
-    assert "use --allow-data-loss to go on without them" in ran.err
+    assert "use --allow-data-loss to continue without them" in ran.err
     job.works("--allow-data-loss")
     assert stream_ids(cli, target) == [0, 1, 2, 3, 6, 7]
 
