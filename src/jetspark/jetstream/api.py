@@ -1,4 +1,4 @@
-"""The one road to the JetStream API: JSON in, a JSON object out, errors as typed exceptions."""
+"""The single path to the JetStream API: JSON in, a JSON object out, errors as typed exceptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Api:
-    """API requests under one prefix. Shared by the context and the handles made from it."""
+    """API requests under one prefix. Shared by the context and the handles created from it."""
 
     def __init__(self, core: Core, *, domain: str | None, api_prefix: str | None, timeout: float) -> None:
         if domain is not None and api_prefix is not None:
@@ -52,7 +52,7 @@ class Api:
     async def ask(
         self, operation: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> Msg:
-        """Send a request and return the raw answer. Nobody there is JetStreamNotEnabled."""
+        """Send a request and return the raw reply. Without responders it raises JetStreamNotEnabled."""
         subject = self.subject(operation)
         seconds = self.timeout if timeout is None else timeout
         self.core.outbox.trust_subject(subject)
@@ -74,7 +74,8 @@ class Api:
     async def request(
         self, operation: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Send a request and return the answer's JSON object; its error as a typed exception."""
+        """Send a request and return the reply's JSON object; an error in it is raised as a typed
+        exception."""
         return decode_response((await self.ask(operation, body, timeout)).data)
 
     async def pages(self, operation: str, key: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
@@ -88,13 +89,13 @@ class Api:
             for item in items:
                 yield item
             offset += len(items)
-            # An empty page ends it too: the list may have shrunk while we were reading it.
+            # An empty page also ends the list: it may have shrunk while we were reading it.
             if not items or offset >= total:
                 return
 
 
 def decode_response(data: bytes) -> dict[str, Any]:
-    """The JSON object of an API answer; raises the error it may carry."""
+    """The JSON object of an API reply. Raises the error that the reply carries, if any."""
     try:
         response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -106,7 +107,7 @@ def decode_response(data: bytes) -> dict[str, Any]:
 
 
 def subject_filter(subject: str | None) -> dict[str, Any]:
-    """What asks a list for the streams that capture this subject; all of them with None."""
+    """The request field that limits a list to the streams that capture this subject; empty for None."""
     if subject is None:
         return {}
     validate_filter(subject)

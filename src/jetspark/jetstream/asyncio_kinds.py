@@ -1,4 +1,5 @@
-"""The classes of asyncio's face; those for threads are in ``jetspark.blocking``."""
+"""The asyncio versions of the classes that differ by API; the versions for threads are in
+``jetspark.blocking``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A consumer of a stream. Made by ``stream.get_consumer`` and its like; holds no subscription."""
+    """A consumer of a stream. Returned by ``stream.get_consumer`` and similar calls; holds no
+    subscription."""
 
     def __init__(self, js: Home, info: ConsumerInfo) -> None:
         self._js = js
@@ -66,7 +67,7 @@ class Consumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The info of the last answer, without asking the server."""
+        """The info of the last reply, without asking the server."""
         return self._info
 
     @property
@@ -78,7 +79,7 @@ class Consumer:
         return f"Consumer({self.stream_name!r}, {self.name!r})"
 
     async def info(self) -> ConsumerInfo:
-        """Ask the server for the current info. Raises :class:`ConsumerNotFound` when it is gone."""
+        """Ask the server for the current info. Raises :class:`ConsumerNotFound` when it no longer exists."""
         self._info = await self._js._consumer_info(self.stream_name, self.name)
         return self._info
 
@@ -91,19 +92,19 @@ class Consumer:
         return await self._js.pause_consumer(self.stream_name, self.name, until)
 
     async def resume(self) -> ConsumerPause:
-        """End a pause at once (2.11)."""
+        """End a pause now (2.11)."""
         return await self._js.resume_consumer(self.stream_name, self.name)
 
     async def unpin(self, group: str) -> None:
-        """Take the pin from the pinned client of a priority group (2.11); the server pins the next one."""
+        """Remove the pin from the pinned client of a priority group (2.11); the server pins the next one."""
         check_name("group", group)
         await self._js._api.request(f"CONSUMER.UNPIN.{self.stream_name}.{self.name}", {"group": group})
 
     async def reset(self, seq: int | None = None) -> ConsumerInfo:
         """Move the consumer to a stream sequence, forward or back (2.14).
 
-        Deliveries and acks outstanding are forgotten; the next message is the first at or after ``seq``.
-        None goes back to the ack floor: everything not acked is delivered again.
+        Outstanding deliveries and acks are forgotten; the next message is the first one at or after ``seq``.
+        None goes back to the ack floor: everything that is not acked is delivered again.
         """
         body: dict[str, Any] = {}
         if seq is not None:
@@ -113,7 +114,7 @@ class Consumer:
         try:
             response = await self._js._api.request(f"CONSUMER.RESET.{self.stream_name}.{self.name}", body)
         except RequestTimeout:
-            # The server is silent about a consumer that does not exist; the info request is not.
+            # The server does not reply about a consumer that does not exist; the info request does.
             await self.info()
             raise
         self._info = ConsumerInfo.from_wire(response)
@@ -136,16 +137,16 @@ class Consumer:
     ) -> Fetch:
         """Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.
 
-        It ends when ``max_messages`` or ``max_bytes`` are there (at least one is required) or after
-        ``expires`` seconds (30), with what came until then. An empty batch means that the server has nothing.
-        Without its word the fetch raises: :class:`NotConnected` when no server is connected,
-        :class:`PullUnanswered` when none answers, both 1 to 5 s after ``expires``;
+        It ends when ``max_messages`` or ``max_bytes`` is reached (at least one is required), or after
+        ``expires`` seconds (30) with what has arrived by then. An empty batch means that the server said it
+        has nothing. Without that confirmation the fetch raises: :class:`NotConnected` when no server is
+        connected, :class:`PullUnanswered` when the server does not reply, both 1 to 5 s after ``expires``;
         :class:`NoConsumerResponders` when the consumer has no leader or does not exist;
-        :class:`NextMessageTooLarge` when the next message exceeds ``max_bytes``. With messages before it, the
-        error is ``batch.error``. A link that breaks and comes back in time is no error: the rest is asked for
-        again.
+        :class:`NextMessageTooLarge` when the next message exceeds ``max_bytes``. When messages came before
+        it, the error is in ``batch.error`` instead. A connection that breaks and comes back in time is not an
+        error: the fetch requests the rest again.
 
-        ``no_wait``: what is there now; with ``expires`` it waits that long for a first message.
+        ``no_wait``: only what is available now; with ``expires`` it waits that long for a first message.
         ``idle_heartbeat``: seconds of silence after which the server must send a heartbeat (default: on when
         ``expires`` is above 30; at most half of it). ``group``, ``min_pending``, ``min_ack_pending``,
         ``priority``: priority groups (2.11, 2.12). The consumer's ``max_batch``, ``max_expires`` and
@@ -168,11 +169,11 @@ class Consumer:
     def fetch_bytes(
         self, max_bytes: int, *, expires: float | None = None, idle_heartbeat: float | None = None
     ) -> Fetch:
-        """Get messages of at most ``max_bytes`` bytes in all, as the server counts them; see ``fetch``."""
+        """Get messages of at most ``max_bytes`` bytes in total, as the server counts them; see ``fetch``."""
         return self.fetch(max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat)
 
     def fetch_no_wait(self, max_messages: int) -> Fetch:
-        """Get at most ``max_messages`` of those that are there now; see ``fetch``."""
+        """Get at most ``max_messages`` of the messages that are available now; see ``fetch``."""
         return self.fetch(max_messages, no_wait=True)
 
     async def next(
@@ -187,13 +188,13 @@ class Consumer:
     ) -> Message | None:
         """Get one message, or None when the server has none within ``expires`` seconds (30).
 
-        The request is sent now and ends with the call. Raises what ends the request otherwise: consumer
-        deleted, missed heartbeats, a limit of the consumer; and, 1 to 5 s after ``expires``,
-        :class:`NotConnected` or :class:`PullUnanswered` when nobody answered.
+        The request is sent now and ends with the call. Other reasons that end the request are raised:
+        consumer deleted, missed heartbeats, a limit of the consumer; and, 1 to 5 s after ``expires``,
+        :class:`NotConnected` or :class:`PullUnanswered` when no server replied.
 
-        Cancelling it loses no message: the next call on this handle gets it. With ack policy none or
-        max_deliver=1, where the server sends nothing twice, one that it sends in the moment in which it takes
-        the withdrawal is lost.
+        Cancelling it loses no message: the next call on this handle returns it. There is one exception: with
+        ack policy none or max_deliver=1 the server sends nothing twice, so a message that it sends at the
+        very moment it processes the withdrawal of the request is lost.
         """
         batch = await self.fetch(
             1,
@@ -229,18 +230,19 @@ class Consumer:
                 async for message in messages:
                     await message.ack()
 
-        ``max_messages``: size of the buffer (500), not a limit of what is received. ``max_bytes``: its size
-        in bytes instead; they exclude each other. ``threshold_messages``, ``threshold_bytes``: refill when
-        this much or less is left (half). ``max_bytes_per_request``: with ``max_messages``, bytes that one
-        request may bring. ``expires``: seconds a single request lives on the server (30, at least 1).
+        ``max_messages``: size of the buffer (500), not a limit on what is received. ``max_bytes``: its size
+        in bytes instead; use one of the two. ``threshold_messages``, ``threshold_bytes``: refill when this
+        much or less is left (half). ``max_bytes_per_request``: with ``max_messages``, the most bytes that one
+        request may return. ``expires``: seconds a single request lives on the server (30, at least 1).
         ``idle_heartbeat``: seconds of silence after which the server sends a heartbeat (half of ``expires``,
-        0.5 to 30); none for twice as long is a warning and a new request. ``stop_after``: end after this many
-        messages. ``group``, ``min_pending``, ``min_ack_pending``, ``priority``: priority groups (2.11, 2.12).
-        ``on_error``: called with warnings, and with the error that ends it. The consumer's ``max_batch``,
-        ``max_expires`` and ``max_bytes`` limit each request.
+        0.5 to 30); silence for twice as long causes a warning and a new request. ``stop_after``: end after
+        this many messages. ``group``, ``min_pending``, ``min_ack_pending``, ``priority``: priority groups
+        (2.11, 2.12). ``on_error``: called with warnings, and with the error that ends it. The consumer's
+        ``max_batch``, ``max_expires`` and ``max_bytes`` limit each request.
 
-        A push consumer sends by itself, so of these only ``stop_after`` and ``on_error`` apply, and others
-        are refused. Unless it has a deliver group only one can read from it: :class:`ConsumerInUse`.
+        A push consumer sends on its own, so only ``stop_after`` and ``on_error`` apply to it, and other
+        options are refused. Without a deliver group it allows one reader only; a second raises
+        :class:`ConsumerInUse`.
 
         It survives reconnects, leader changes and server restarts by itself. ``consume_batches`` yields
         lists, ``consume_with`` calls a function, ``consume_arrow`` yields record batches.
@@ -278,7 +280,7 @@ class Consumer:
         priority: int = 0,
         on_error: ErrorListener | None = None,
     ) -> ConsumeBatches:
-        """Receive messages continuously, in lists as they arrive: for code that works on many at a time.
+        """Receive messages continuously, in lists as they arrive: for code that processes many at a time.
 
         The options are those of ``consume``; a list has at most as many messages as the buffer.
         """
@@ -322,10 +324,10 @@ class Consumer:
             async with consumer.consume_with(handle, concurrency=10) as running:
                 await running.wait()
 
-        ``callback``: a function, async or not, called with each message. ``concurrency``: how many may run at
-        a time (1, which keeps the order). What it raises is reported with its traceback, on stderr unless
-        logging is set up, and goes to ``on_error`` as :class:`HandlerFailed`; the message stays un-acked. The
-        other options are those of ``consume``.
+        ``callback``: a function, async or not, called with each message. ``concurrency``: how many calls may
+        run at a time (1, which keeps the order). Exceptions of the callback are reported with their
+        traceback, on stderr unless logging is set up, and passed to ``on_error`` as :class:`HandlerFailed`;
+        the message stays un-acked. The other options are those of ``consume``.
         """
         options = PullOptions(
             max_messages=max_messages,
@@ -363,7 +365,7 @@ class Consumer:
         """Receive messages continuously as Arrow record batches, without a Python object per message; see
         :func:`jetspark.arrow.consume_arrow`. Needs ack policy none and the extra ``arrow``.
         """
-        from jetspark.arrow import consume_arrow  # needs pyarrow, and knows this class
+        from jetspark.arrow import consume_arrow  # imported here: it needs pyarrow, and imports this class
 
         return consume_arrow(
             self,
@@ -390,8 +392,8 @@ class Consumer:
 
     def _new_pull_sink(self, options: PullOptions, tell: ErrorListener) -> PullSink:
         sink = self._new_sink(options, tell)
-        # A cancelled fetch of this handle may have left messages. They come first, all of them: they are
-        # in memory already, and nothing is pulled until there is room again.
+        # A cancelled fetch of this handle may have left messages. All of them come first: they are
+        # already in memory, and nothing is pulled until there is room again.
         sink.preload(self._stash.take(options.stop_after))
         return sink
 
@@ -412,7 +414,7 @@ class Consumer:
         return self._js._kinds.pull_sink(self._target, options, tell)
 
     def _new_columnar_sink(self, options: PullOptions, tell: ErrorListener) -> ColumnarSink:
-        from jetspark.jetstream.consume.columnar import ColumnarSink  # only for those who use columns
+        from jetspark.jetstream.consume.columnar import ColumnarSink  # imported only when columns are used
 
         sink = ColumnarSink(self._target, options, tell)
         sink.look_up = self.info
@@ -424,7 +426,7 @@ class Consumer:
 
 
 class ConsumerHome(Home, Protocol):
-    """A context, as those see it who make consumers."""
+    """A context, as seen by code that creates consumers."""
 
     async def get_consumer(self, stream: str, consumer: str) -> Consumer: ...
 

@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.puback import PubAck
     from jetspark.jetstream.models.schedule import Schedule
 
-# Requests of one call that wait for their answers at the same time.
+# How many requests of one call may wait for their replies at the same time.
 _AT_ONCE = 32
 
 
 class JetStream:
-    """The JetStream API of one account, domain or API prefix. Made by ``nc.jetstream()``."""
+    """The JetStream API of one account, domain or API prefix. Returned by ``nc.jetstream()``."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class JetStream:
 
     @property
     def connection(self) -> Connection:
-        """The connection that it was made from."""
+        """The connection it was created from."""
         return self._connection
 
     @property
@@ -95,7 +95,7 @@ class JetStream:
 
     @property
     def timeout(self) -> float:
-        """Seconds that each API request waits for its answer."""
+        """Seconds that each API request waits for its reply."""
         return self._api.timeout
 
     def __repr__(self) -> str:
@@ -104,18 +104,18 @@ class JetStream:
     # Streams
 
     async def create_stream(self, config: StreamConfig, *, pedantic: bool = False) -> Stream:
-        """Create a stream. With the same config as an existing one it is that one.
+        """Create a stream. If a stream with the same config exists, it is returned.
 
-        Raises :class:`StreamNameInUse` when the name is taken by another config. ``pedantic`` (2.11) makes
-        the server refuse values that it would silently adjust.
+        Raises :class:`StreamNameInUse` when the name is taken by a stream with another config. ``pedantic``
+        (2.11) makes the server refuse values that it would silently adjust.
         """
         validate_stream_config(config, pedantic=pedantic)
         return await self._put_stream("CREATE", config, pedantic)
 
     async def update_stream(self, config: StreamConfig, *, pedantic: bool = False) -> Stream:
-        """Change a stream's config. Raises :class:`StreamNotFound` when there is none of this name.
+        """Change a stream's config. Raises :class:`StreamNotFound` when no stream has this name.
 
-        Start from ``(await stream.info()).config.replace(...)``: fields you leave out go back to defaults.
+        Start from ``(await stream.info()).config.replace(...)``: fields you leave out are reset to defaults.
         """
         validate_stream_config(config, update=True, pedantic=pedantic)
         return await self._put_stream("UPDATE", config, pedantic)
@@ -129,7 +129,7 @@ class JetStream:
         try:
             return await self.create_stream(config, pedantic=pedantic)
         except StreamNameInUse:
-            # Somebody created it in between.
+            # Another client created it in between.
             return await self.update_stream(config, pedantic=pedantic)
 
     async def get_stream(self, name: str) -> Stream:
@@ -148,8 +148,8 @@ class JetStream:
             yield StreamInfo.from_wire(item)
 
     async def stream_infos(self, names: Sequence[str]) -> dict[str, StreamInfo]:
-        """The infos of those of the named streams that exist, in this order. They are asked for at the same
-        time, 32 at once."""
+        """The infos of the named streams that exist, in this order. They are requested concurrently, 32 at a
+        time."""
         if not isinstance(names, list | tuple):
             raise InvalidArgument("names", names, "must be a list of names; for one stream use get_stream")
         for name in names:
@@ -231,17 +231,17 @@ class JetStream:
         name_prefix: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> OrderedConsumer:
-        """A consumer that delivers each message once and in order, without acks; see
+        """Create a consumer that delivers each message once and in order, without acks; see
         :class:`OrderedConsumer`.
 
         Takes a ``config``, or its fields as keywords.
 
         ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
-        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
+        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It applies
         until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
         messages. ``inactive_threshold``: seconds after which the server removes it when unused (300).
-        ``headers_only``: no bodies. ``max_reset_attempts``: give up after so many attempts in a row to make
-        it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
+        ``headers_only``: no bodies. ``max_reset_attempts``: give up after this many failed attempts in a row
+        to recreate it (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
         ``metadata``: free key-value pairs (2.10).
         """
         given = OrderedConsumerConfig(
@@ -269,10 +269,10 @@ class JetStream:
     ) -> PullSubscription:
         """Subscribe to a subject of a stream and fetch messages from it (ADR-13).
 
-        The stream is the one that captures ``subject``, or name it with ``stream``. ``durable``: find the
-        consumer of that name or make it; without it an ephemeral one is made. ``consumer``: bind to an
-        existing one as it is. ``config``: further settings of a new consumer; an existing one must agree with
-        them. Acks are explicit.
+        The stream is the one that captures ``subject``; or name it with ``stream``. ``durable``: use the
+        consumer with that name, or create it; without it an ephemeral one is created. ``consumer``: bind to
+        an existing one as it is. ``config``: further settings of a new consumer; an existing one must agree
+        with them. Acks are explicit.
 
         Raises :class:`StreamNotFound`, and :class:`ConsumerNotFound` with ``consumer``.
         """
@@ -303,30 +303,31 @@ class JetStream:
     ) -> PushSubscription:
         """Subscribe to a subject of a stream with a push consumer (ADR-15).
 
-        The stream is the one that captures ``subject``, or name it with ``stream``. ``durable``: find the
-        consumer of that name or make it; without it an ephemeral one is made. ``consumer``: bind to an
-        existing one as it is. ``queue``: share the messages with other members; it is the durable name too
-        unless there is another. ``config``: further settings of a new consumer; an existing one must agree
+        The stream is the one that captures ``subject``; or name it with ``stream``. ``durable``: use the
+        consumer with that name, or create it; without it an ephemeral one is created. ``consumer``: bind to
+        an existing one as it is. ``queue``: share the messages with other members; it is also the durable
+        name unless you give one. ``config``: further settings of a new consumer; an existing one must agree
         with them. ``idle_heartbeat`` (seconds, at least 0.1; none by default), ``flow_control`` (needs
-        ``idle_heartbeat``), ``deliver_policy`` (``all``), ``opt_start_seq`` and ``opt_start_time`` are
-        settings of the config as well.
+        ``idle_heartbeat``), ``deliver_policy`` (``all``), ``opt_start_seq`` and ``opt_start_time`` can also
+        be set in the config.
 
         ``delete_on_close``: whether ``unsubscribe``, ``drain`` and the end of the block delete the consumer
-        that this call made. By default only an ephemeral one: a durable keeps its place in the stream for the
-        next start, and a queue group's consumer serves the other members. ``True``: a durable too, as ADR-15
-        says; refused with ``queue``. ``False``: nothing; the server removes an ephemeral one when it was
-        unused for its ``inactive_threshold``. What existed before is never deleted.
+        that this call created. By default only an ephemeral one is deleted: a durable keeps its place in the
+        stream for the next start, and a queue group's consumer serves the other members. ``True``: a durable
+        too, as ADR-15 says; refused with ``queue``. ``False``: nothing is deleted; the server removes an
+        ephemeral one that was unused for its ``inactive_threshold``. A consumer that existed before is never
+        deleted.
 
         ``callback``: called with each message, async or not; the message is acked when it returns, unless
         ``manual_ack``. ``ordered``: each message once and in order without acks, whatever happens; see
-        ``create_ordered_consumer``. ``alarm_factor``: heartbeat intervals of silence that raise the alarm
-        (3, above 1). ``pending_messages_limit``, ``pending_bytes_limit``: what may be buffered before new
+        ``create_ordered_consumer``. ``alarm_factor``: heartbeat intervals of silence that raise the alarm (3,
+        above 1). ``pending_messages_limit``, ``pending_bytes_limit``: how much may be buffered before new
         messages are dropped (524,288 and 128 MiB; 0: no limit); with flow control nothing is dropped.
-        ``on_error``: called with missed heartbeats, lost messages, failures of the callback; by default they
-        are events of the connection.
+        ``on_error``: called with missed heartbeats, lost messages and failures of the callback; by default
+        they become events of the connection.
 
-        Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a kind of
-        :class:`IncompatibleConsumer` when the consumer exists and is not what is asked for.
+        Raises :class:`StreamNotFound`, :class:`ConsumerNotFound` with ``consumer``, and a subclass of
+        :class:`IncompatibleConsumer` when the consumer exists but does not match the request.
         """
         subscription: PushSubscription = self._kinds.push_subscription(
             self, subject or "", callback=callback, manual_ack=manual_ack, on_error=on_error
@@ -370,7 +371,7 @@ class JetStream:
         return ConsumerPause.from_wire(response)
 
     async def resume_consumer(self, stream: str, consumer: str) -> ConsumerPause:
-        """End a pause at once (2.11)."""
+        """End a pause now (2.11)."""
         check_names(stream, consumer)
         return ConsumerPause.from_wire(await self._api.request(f"CONSUMER.PAUSE.{stream}.{consumer}", {}))
 
@@ -397,7 +398,8 @@ class JetStream:
         validate_consumer_config(config, pedantic=pedantic)
         name = config.effective_name
         if name is None:
-            # A name of our choice: a retry after a lost answer finds the consumer, not a second one.
+            # We choose the name, so that a retry after a lost reply finds the consumer instead of creating
+            # another.
             name = next_nuid()
             config = config.replace(name=name)
         operation = f"CONSUMER.CREATE.{stream}.{name}"
@@ -410,7 +412,7 @@ class JetStream:
     # Account
 
     async def account_info(self) -> AccountInfo:
-        """What the account uses and may use, by tier where it has tiers."""
+        """What the account uses and may use, by tier if it has tiers."""
         return AccountInfo.from_wire(await self._api.request("INFO"))
 
     # Advisories
@@ -422,16 +424,17 @@ class JetStream:
         *,
         kinds: Iterable[type[Advisory]] | None = None,
     ) -> Advisories:
-        """What the server tells about streams and consumers, as typed objects::
+        """The server's advisories about streams and consumers, as typed objects::
 
             async with js.advisories("ORDERS", kinds=[MaxDeliveriesAdvisory, NakAdvisory]) as advisories:
                 async for advisory in advisories:
                     print(advisory.consumer, advisory.stream_seq)
 
-        ``stream``, ``consumer``: only those about them (all). ``kinds``: classes of advisories (all; without
-        ``stream`` this includes an :class:`ApiAuditAdvisory` for each request that anybody makes, with
-        ``stream`` it has to be asked for). A kind that this version does not know is a
-        :class:`GenericAdvisory`. Nothing is kept by the server: what happens before or between is not told.
+        ``stream``, ``consumer``: only advisories about them (all). ``kinds``: classes of advisories (all;
+        without ``stream`` this includes an :class:`ApiAuditAdvisory` for each API request of any client, with
+        ``stream`` you have to ask for it). A kind that this version does not know becomes a
+        :class:`GenericAdvisory`. The server keeps no advisories: you only get those published while this is
+        listening.
         """
         return Advisories(self._core, stream=stream, consumer=consumer, kinds=kinds)
 
@@ -444,7 +447,7 @@ class JetStream:
                 async for letter in letters:
                     await letter.republish("dead.orders")
 
-        ``consumer``: of this consumer only (all). ``terminated``: also those that a client ended with
+        ``consumer``: only for this consumer (all). ``terminated``: also messages that a client ended with
         ``term`` (yes).
         """
         return DeadLetters(self, stream, consumer, terminated=terminated)
@@ -467,13 +470,13 @@ class JetStream:
     ) -> PubAck:
         """Publish a message and wait until it is stored.
 
-        ``msg_id``: ``Nats-Msg-Id``; a second message with it inside the stream's duplicate window is not
-        stored again. ``expect``: conditions the stream must meet. ``ttl``: seconds after which the message
-        expires, or ``"never"`` (2.11; needs ``allow_msg_ttl``). ``schedule``: let the stream publish
+        ``msg_id``: ``Nats-Msg-Id``; a second message with the same id within the stream's duplicate window is
+        not stored again. ``expect``: conditions the stream must meet. ``ttl``: seconds after which the
+        message expires, or ``"never"`` (2.11; needs ``allow_msg_ttl``). ``schedule``: let the stream publish
         it later or repeatedly (2.12; needs ``allow_msg_schedules``). ``timeout``: seconds for each attempt
-        (default: the context's). ``retries``, ``retry_wait``: what to do when no stream answers, as happens
-        while a leader is elected (ADR-22: 2 more attempts, 0.25 s apart). A time-out is never retried: the
-        message may have been stored; retry it yourself with the same ``msg_id``.
+        (default: the context's). ``retries``, ``retry_wait``: retries when no stream responds, as happens
+        while a leader is elected (ADR-22: 2 more attempts, 0.25 s apart). A timeout is never retried, because
+        the message may have been stored; retry it yourself with the same ``msg_id``.
 
         Raises :class:`NoStreamResponse` when no stream captures the subject.
         """
@@ -499,18 +502,21 @@ class JetStream:
         msg_id: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Add to a counter and return its value after that (2.12; needs ``allow_msg_counter``).
+        """Add to a counter and return its new value (2.12; needs ``allow_msg_counter``).
 
-        ``delta``: an integer of any size, negative or 0 too, or the same as a decimal string. ``msg_id``
-        makes it safe to try again after a time-out, which may have counted: a duplicate adds nothing and
-        returns the current value. Raises :class:`CountersDisabled` on a stream that does not count.
+        ``delta``: an integer of any size, also negative or 0, or the same as a decimal string. With
+        ``msg_id`` it is safe to retry after a timeout, when the increment may already be counted: a duplicate
+        adds nothing and returns the current value. Raises :class:`CountersDisabled` on a stream without
+        counters.
         """
         headers = {"Nats-Incr": delta_text(delta)}
         ack = await self.publish(subject, headers=headers, msg_id=msg_id, timeout=timeout)
         if ack.value is not None:
             return ack.value
         if not ack.duplicate:
-            raise ProtocolError(f"stream {ack.stream!r} stored the increment and counted nothing; needs 2.12")
+            raise ProtocolError(
+                f"stream {ack.stream!r} stored the increment but counted nothing; counters need 2.12"
+            )
         return (await (await self.get_stream(ack.stream)).counter(subject)).value
 
     def atomic_batch(
@@ -527,10 +533,10 @@ class JetStream:
                 await batch.publish("stock.7", b"...")
             print(batch.ack)
 
-        ``hold``: bytes of messages kept here before the first goes to the server (256 KiB; 0: send at once);
-        a batch that was begun there must not be idle for 10 seconds. ``max_messages``: refuse more than that
-        (1,000, the server's own limit). ``timeout``: seconds to wait for the first answer and for the commit
-        (default: the context's).
+        ``hold``: bytes of messages kept in the client before the first goes to the server (256 KiB; 0: send
+        immediately). Once its first message is sent, a batch must not be idle for 10 seconds.
+        ``max_messages``: refuse more than this (1,000, the server's own limit). ``timeout``: seconds to wait
+        for the first reply and for the commit (default: the context's).
         """
         return atomic_batch_kind(self._core)(
             self._core,
@@ -550,7 +556,7 @@ class JetStream:
         ack_timeout: float = 30.0,
         timeout: float | None = None,
     ) -> FastIngest:
-        """One long batch, acked every few hundred messages: the fastest way in (2.14; needs
+        """One long batch, acked every few hundred messages: the fastest way to publish (2.14; needs
         ``allow_batched``)::
 
             async with js.fast_ingest() as ingest:
@@ -558,14 +564,14 @@ class JetStream:
                     await ingest.publish("sensors.cnc", reading)
             print(ingest.ack)
 
-        It is not atomic: messages are stored as they come. ``gap``: when messages get lost or are refused,
-        ``"fail"`` ends the batch there (what is stored has no hole; :class:`FastIngestBroken` tells how far
-        it got), ``"ok"`` goes on and calls ``on_gap`` with each :class:`IngestGap`, or logs it.
+        It is not atomic: messages are stored as they arrive. ``gap``: when messages get lost or are refused,
+        ``"fail"`` ends the batch there (what is stored has no gap; :class:`FastIngestBroken` says how far
+        it got), ``"ok"`` continues and calls ``on_gap`` with each :class:`IngestGap`, or logs it.
         ``flow``: the most messages the server may store before it acks (1 to 65,535; servers up to 2.15 grant
         500, shared by all such batches of the stream). ``max_outstanding_acks``: how many acks may be due
-        before ``publish`` waits (1 to 3). ``ping_interval``: seconds of silence after which the server is
-        asked (2; it forgets a batch after 10). ``ack_timeout``: seconds of silence that end the batch (30).
-        ``timeout``: seconds to wait for the answer to the first message (default: the context's).
+        before ``publish`` waits (1 to 3). ``ping_interval``: seconds of silence after which the client pings
+        the server (2; the server forgets a batch after 10). ``ack_timeout``: seconds of silence that end the
+        batch (30). ``timeout``: seconds to wait for the reply to the first message (default: the context's).
         """
         return fast_ingest_kind(self._core)(
             self._core,
@@ -585,21 +591,21 @@ class JetStream:
         ack_timeout: float = 30.0,
         retry: bool = False,
     ) -> Publisher:
-        """A pipelined publisher: many messages in flight, each with a future of its ack.
+        """A pipelined publisher: many messages in flight, each with a future for its ack.
 
-        ``window``: how many may wait for their ack before ``publish`` waits (4,000); large messages also
-        wait when 32 MiB are on their way, because a stream buffers 128 MiB and refuses the rest.
+        ``window``: how many messages may wait for their ack before ``publish`` waits (4,000). Large messages
+        also wait when 32 MiB are on their way, because a stream buffers 128 MiB and refuses the rest.
         ``ack_timeout``: seconds after which a missing ack fails its future (30). ``retry``: send messages
-        that have a ``msg_id`` again when the connection broke, no stream answered or no ack came for a
-        quarter of ``ack_timeout``; they fail when ``ack_timeout`` is over (False). Messages that expect a
+        that have a ``msg_id`` again when the connection broke, no stream responded, or no ack came for a
+        quarter of ``ack_timeout``; they fail after ``ack_timeout`` (False). Messages that expect a
         sequence are never sent again.
 
-        Messages are stored in the order in which they were published. With ``retry`` that holds over lost
-        connections and restarted servers too: what has no ack is sent again first, oldest first, and newer
-        messages wait until the streams take the older ones, at most ``ack_timeout``. Messages without a
-        ``msg_id`` are not sent again and leave a gap. One case can't be prevented from here: when the leader
-        of a replicated stream dies, or a stream refuses for a moment, while messages are on their way, it may
-        have stored a newer one of them and not an older one. That one is sent again and stored after it.
-        Where order matters more than speed, use ``window=1``, or ``Expect``.
+        Messages are stored in the order in which they were published. With ``retry`` this also holds across
+        lost connections and server restarts: messages without an ack are sent again first, oldest first, and
+        newer messages wait until the streams accept the older ones, at most ``ack_timeout``. Messages without
+        a ``msg_id`` are not sent again and leave a gap. One case can't be prevented by the client: when the
+        leader of a replicated stream dies, or a stream briefly refuses messages, while messages are on their
+        way, the stream may have stored a newer one but not an older one. The older one is then sent again and
+        stored after it. If order matters more than speed, use ``window=1`` or ``Expect``.
         """
         return publisher_kind(self._core)(self._core, window=window, ack_timeout=ack_timeout, retry=retry)

@@ -1,15 +1,15 @@
-"""Batch direct get (ADR-31) for machines: pages of stored messages as columns, without an object for each.
+"""Batch direct get (ADR-31) in bulk: pages of stored messages as columns, without one object per message.
 
 Theory of operation
 -------------------
-The server answers a request with stored messages, one after the other, until it has sent ``batch`` of them
-or ``max_bytes``, and ends this page with a status that says how many are left. The next page is requested the
-moment that status is here, before the page is handed out: the server reads the next one while our caller
-works on this one. Two pages are in memory at most, and a page is never requested ahead of what is known, so
-that gaps and filters cost nothing.
+The server replies to a request with stored messages, one after the other, until it has sent ``batch`` of them
+or ``max_bytes``. It ends this page with a status that says how many are left. The next page is requested as
+soon as that status arrives, before the page is handed out: the server reads the next page while the caller
+works on this one. At most two pages are in memory. A page is requested only from a known position, so gaps
+and filters cost nothing.
 
-Each answer names the sequence of the answer before it, and the status that of the last one. So a page proves
-that nothing of it was lost on its way, and :func:`check_chain` is that proof.
+Each reply names the sequence of the reply before it, and the status names the sequence of the last one. So a
+page proves that nothing of it was lost on its way; :func:`check_chain` checks this.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from jetspark.connection.core import Core
     from jetspark.jetstream.api import Api
 
-#: Messages and bytes of a page. The server sends it without flow control, and two may be here at once.
+#: Messages and bytes per page. The server sends a page without flow control, and two may be in memory.
 PAGE = 10_000
 PAGE_BYTES = 8 * 1_048_576
 
-# The headers of an answer as the server appends them to the publisher's own, of which most have none.
+# The headers of a reply, which the server appends to the publisher's own. Most messages have none of those.
 _TAIL = (
     rb"Nats-Stream: [^\r\n]*+\r\nNats-Subject: ([^\r\n]*+)\r\nNats-Sequence: ([0-9]{1,19})\r\n"
     rb"Nats-Time-Stamp: ([^\r\n]*+)\r\nNats-Num-Pending: [0-9]{1,20}\r\n"
@@ -50,7 +50,8 @@ _mixed = re.compile(rb"(NATS/1\.0.*\r\n)" + _TAIL, re.DOTALL).fullmatch
 
 class Page(msgspec.Struct):
     """Messages in order of their sequences. ``columns`` has the payloads and, by row, the publisher's own
-    headers; the lists have what the server says of each. ``previous``: the sequence before, in this page."""
+    headers; the lists have the server's data per message. ``previous``: the preceding sequence in this
+    page."""
 
     columns: AnyColumns
     subjects: list[bytes]
@@ -58,22 +59,22 @@ class Page(msgspec.Struct):
     times: list[bytes]
     previous: list[bytes]
     left: int = 0
-    """Messages behind this page."""
+    """Messages that follow after this page."""
     last: int = 0
-    """The sequence of the last one."""
+    """The sequence of the last message."""
 
     def __len__(self) -> int:
         return len(self.sequences)
 
 
 class _Answers(SubscriptionSink):
-    """The inbox of one page; what it hands out are columns."""
+    """The inbox of one page; it delivers columns."""
 
     core: Core
 
     def __init__(self, core: Core, subject: str) -> None:
         super().__init__(core, core.new_inbox(), "", None, 0, 0, 0)
-        # A lost link or a missing permission ends it with that name instead of a time-out.
+        # A lost connection or a missing permission ends it with that error instead of a timeout.
         self.asked = subject
         if speed is not None:
             self.factory, self.owner = ANSWERS, (self.factory, self.owner)
@@ -92,7 +93,7 @@ class _Answers(SubscriptionSink):
         self.deliver_columns(columns)
 
     async def chunk(self, timeout: float) -> AnyColumns:
-        """The next answers."""
+        """The next replies."""
         found: object = await self.next(timeout)
         assert isinstance(found, AnyColumns)
         return found
@@ -108,10 +109,10 @@ async def read_pages(
     batch: int = PAGE,
     max_bytes: int = PAGE_BYTES,
 ) -> AsyncGenerator[Page]:
-    """The messages of one filter from ``seq`` on, to the end of the stream.
+    """The messages that match one filter, from ``seq`` to the end of the stream.
 
-    ``end``: no page is requested at or behind this sequence; the last one may reach behind it. Pages may be
-    empty. :class:`JetStreamNotEnabled` when the stream does not allow direct get.
+    ``end``: no page is requested at or after this sequence; the last page may extend beyond it. Pages may be
+    empty. Raises :class:`JetStreamNotEnabled` when the stream does not allow direct get.
     """
     body: dict[str, Any] = {"max_bytes": max_bytes, "next_by_subj": subject}
 
@@ -150,7 +151,7 @@ async def _read_page(api: Api, stream: str, answers: _Answers) -> Page:
         last = len(columns) - 1
         block = columns.headers.get(last, b"")
         status = decode_status(block)
-        # Whoever stores a message with a status line of its own must not end the page by that.
+        # A stored message with its own status line must not end the page.
         if status is not None and b"\r\nNats-Sequence: " not in block:
             break
         chunks.append(columns)
@@ -193,10 +194,12 @@ def _page_of(stream: str, chunks: list[AnyColumns]) -> Page:
 
 
 def _slow(stream: str, block: bytes) -> tuple[bytes, ...]:
-    """The same of an answer whose headers are in another order than servers have today."""
+    """The same for a reply whose headers are in another order than today's servers use."""
     headers = decode_headers(block) if block else None
     if headers is None or "Nats-Num-Pending" not in headers:
-        raise RequestTimeout(f"the server of stream {stream!r} is older than 2.11: it knows no batch get")
+        raise RequestTimeout(
+            f"the server of stream {stream!r} is older than 2.11: it does not support batch get"
+        )
     own, added = split_added(headers, in_batch=True)
     if wire_number(added["Nats-Sequence"]) is None or wire_number(added["Nats-Last-Sequence"]) is None:
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
@@ -207,7 +210,7 @@ def _slow(stream: str, block: bytes) -> tuple[bytes, ...]:
 
 
 def check_chain(stream: str, page: Page) -> None:
-    """Each answer names the one before it, the end of the page the last one; raises when that is not so."""
+    """Raise unless each reply names the one before it, and the end of the page names the last one."""
     sequences = page.sequences
     if not sequences:
         return

@@ -1,9 +1,9 @@
-"""Errors that the JetStream API answers with, one class for each thing a caller can react to.
+"""Errors returned by the JetStream API, one class for each case that a caller can react to.
 
-The server sends three things: ``code`` (an HTTP-like class), ``err_code`` (a stable number) and
-``description`` (text that may change between versions). Classes register themselves by ``err_code``;
-several numbers that call for the same reaction share a class. A number nobody registered becomes a plain
-:class:`ApiError`, all three values kept.
+The server sends three values: ``code`` (an HTTP-like class), ``err_code`` (a stable number) and
+``description`` (text that may change between versions). Classes register themselves by ``err_code``.
+Several numbers that call for the same reaction share a class. An unregistered number becomes a plain
+:class:`ApiError` that keeps all three values.
 
 Each docstring says when you get the error and what to do. Bases group them: :class:`NotFound`,
 :class:`InvalidStreamConfig`, :class:`InvalidConsumerConfig`, :class:`LimitExceeded`, :class:`PublishRefused`,
@@ -32,7 +32,7 @@ class ApiError(JetsparkError):
     retryable: ClassVar[bool] = False
     """Whether the same request may succeed a moment later."""
     remedy: ClassVar[str] = ""
-    """What to do about it; ends the error's text."""
+    """What to do about it; appended to the error's text."""
 
     def __init_subclass__(cls, *, err_code: int | tuple[int, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -52,7 +52,7 @@ class ApiError(JetsparkError):
 
 
 def error_from_response(response: Mapping[str, Any]) -> ApiError:
-    """The error of an API response, given whole or only its ``error`` object."""
+    """The error of an API response; takes the whole response or only its ``error`` object."""
     inner = response.get("error")
     error = inner if isinstance(inner, dict) else response
     code = error.get("code")
@@ -68,9 +68,11 @@ def error_from_response(response: Mapping[str, Any]) -> ApiError:
 
 
 class NoStreamResponse(NoRespondersError):
-    """A publish found no stream (status 503): none captures the subject, or its leader is away for a moment.
+    """A publish reached no stream (status 503): none captures the subject, or its leader is briefly
+    unavailable.
 
-    Publishing retries by itself first. Check the subject against the stream's subjects, and the account.
+    Publishing retries by itself first. Check the subject against the stream's subjects, and check the
+    account.
     """
 
     def __init__(self, subject: str) -> None:
@@ -101,7 +103,7 @@ class InvalidConsumerConfig(ApiError, err_code=10012):
 
 
 class LimitExceeded(ApiError):
-    """A limit of the server, account or stream is reached. Free something or have the limit raised."""
+    """A limit of the server, account or stream is reached. Free resources or have the limit raised."""
 
 
 class PublishRefused(ApiError):
@@ -121,13 +123,13 @@ class JetStreamNotEnabled(ApiError, err_code=(10035, 10039, 10076)):
     """JetStream is off on the server, or for the account. Start the server with JetStream, or enable the
     account.
 
-    Also raised, with err_code 0, when nobody answers the API at all; then a wrong domain or API prefix is
-    likely too.
+    Also raised, with err_code 0, when nothing responds to the API at all; then a wrong domain or API prefix
+    is also likely.
     """
 
     @classmethod
     def no_responders(cls, subject: str) -> JetStreamNotEnabled:
-        """For an API request that nobody listens to."""
+        """For an API request without responders."""
         return cls(
             503,
             0,
@@ -137,7 +139,7 @@ class JetStreamNotEnabled(ApiError, err_code=(10035, 10039, 10076)):
 
 
 class BadRequest(ApiError, err_code=(10003, 10038)):
-    """The request makes no sense to the server, usually because it is older than the feature."""
+    """The server does not understand the request, usually because it is older than the feature."""
 
 
 class InvalidJSON(ApiError, err_code=10025):
@@ -158,7 +160,7 @@ class ClusterUnavailable(Unavailable, err_code=(10004, 10008, 10009)):
 
 
 class ClusterRequired(ApiError, err_code=(10006, 10007, 10010)):
-    """The request needs a clustered JetStream and this is a single server."""
+    """The request needs clustered JetStream, and this is a single server."""
 
 
 class ClusterUnsupported(ApiError, err_code=(10011, 10036)):
@@ -175,7 +177,7 @@ class ClusterMembership(ApiError, err_code=(10040, 10044, 10075, 10202, 10224)):
 
 
 class RaftError(Unavailable, err_code=10041):
-    """The Raft layer failed. Retry; look at the server's log if it stays."""
+    """The Raft layer failed. Retry; look at the server's log if it persists."""
 
 
 class TooManyRequests(Unavailable, err_code=(10167, 10210, 10211)):
@@ -183,12 +185,12 @@ class TooManyRequests(Unavailable, err_code=(10167, 10210, 10211)):
 
 
 class InsufficientResources(LimitExceeded, err_code=(10023, 10028, 10047)):
-    """The server has not enough memory or disk for what the streams reserve. Lower ``max_bytes`` or add
+    """The server lacks the memory or disk space that the streams reserve. Lower ``max_bytes`` or add
     space."""
 
 
 class AccountLimitExceeded(LimitExceeded, err_code=(10002, 10027, 10113, 10120, 10122)):
-    """The account's limits on bytes or streams are reached, or demand that ``max_bytes`` be set."""
+    """The account's limits on bytes or streams are reached, or they require ``max_bytes`` to be set."""
 
 
 class MaximumConsumersReached(LimitExceeded, err_code=10026):
@@ -199,11 +201,11 @@ class MaximumConsumersReached(LimitExceeded, err_code=10026):
 
 
 class StreamNotFound(NotFound, err_code=10059):
-    """No stream of that name in this account and domain. Check the name, or create it."""
+    """This account and domain has no stream with that name. Check the name, or create the stream."""
 
 
 class StreamNameInUse(ApiError, err_code=(10058, 10130)):
-    """A stream of that name exists with another config. Update it instead, or choose another name."""
+    """A stream with that name exists with another config. Update it instead, or choose another name."""
 
 
 class StreamNameMismatch(ApiError, err_code=10056):
@@ -225,7 +227,8 @@ class InvalidMirror(
         *(10173, 10186, 10198, 10209, 10213, 10214),
     ),
 ):
-    """The mirror's own config, or what it is combined with, is refused. The description says which."""
+    """The server refuses the mirror's config, or its combination with other fields. The description says
+    which."""
 
 
 class MirrorNotUpdatable(InvalidStreamConfig, err_code=10055):
@@ -236,7 +239,7 @@ class InvalidSource(
     InvalidStreamConfig,
     err_code=(10046, 10140, 10141, 10144, 10145, 10146, 10147, 10187, 10215, 10216, 10217),
 ):
-    """One of the sources is refused: a bad name, filters that overlap, or the same source twice."""
+    """The server refuses one of the sources: a bad name, overlapping filters, or the same source twice."""
 
 
 class InvalidExternal(InvalidStreamConfig, err_code=(10021, 10022, 10024)):
@@ -244,7 +247,7 @@ class InvalidExternal(InvalidStreamConfig, err_code=(10021, 10022, 10024)):
 
 
 class SourceSetupFailed(ApiError, err_code=(10029, 10045)):
-    """The consumer that should feed a mirror or source could not be made. Check the origin and
+    """The consumer that feeds a mirror or source could not be created. Check the origin and
     permissions."""
 
 
@@ -261,7 +264,7 @@ class StreamMoveConflict(ApiError, err_code=(10123, 10124, 10129, 10226)):
 
 
 class StreamSealed(PublishRefused, err_code=10109):
-    """The stream is sealed: nothing may enter or leave it any more."""
+    """The stream is sealed: messages can no longer be added or removed."""
 
 
 class StreamOffline(Unavailable, err_code=(10118, 10194)):
@@ -287,36 +290,37 @@ class TemplateError(ApiError, err_code=(10066, 10067, 10068, 10073)):
 
 
 class MessageNotFound(NotFound, err_code=(10037, 10043)):
-    """No message of that sequence or subject: never stored, deleted, or expired."""
+    """No message has that sequence or subject: never stored, deleted, or expired."""
 
 
 class WrongLastSequence(PublishRefused, err_code=(10071, 10164)):
-    """The expected last sequence, of the stream or the subject, is not the actual one: somebody else wrote.
+    """The expected last sequence, of the stream or the subject, is not the actual one: another client wrote.
 
-    ``last_sequence`` is the actual one when the server tells it (10071). Read again and retry with it.
+    ``last_sequence`` is the actual one if the server sends it (10071). Read again and retry with it.
     """
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         super().__init__(code, err_code, description)
-        # At most as many digits as a uint64 has: the text is the server's, and may be of any length.
+        # At most as many digits as a uint64 has: the text comes from the server and may have any length.
         found = re.search(r"(?<![0-9])([0-9]{1,20})\s*$", description)
         self.last_sequence: int | None = int(found[1]) if found else None
 
 
 class WrongLastMessageId(PublishRefused, err_code=10070):
-    """The expected last ``Nats-Msg-Id`` is not the actual one: somebody else wrote."""
+    """The expected last ``Nats-Msg-Id`` is not the actual one: another client wrote."""
 
 
 class WrongStream(PublishRefused, err_code=10060):
-    """Another stream than the expected one captures the subject."""
+    """A stream other than the expected one captures the subject."""
 
 
 class ExpectationUnavailable(Unavailable, PublishRefused, err_code=(10063, 10158, 10163)):
-    """The server can't judge the expectation or message id yet: another publish is in flight. Retry."""
+    """The server can't check the expectation or message id yet: another publish is in flight. Retry."""
 
 
 class InvalidExpectation(PublishRefused, err_code=(10180, 10193)):
-    """An expectation header is incomplete, or the replica asked has not reached the sequence demanded."""
+    """An expectation header is incomplete, or the replica that was asked has not reached the required
+    sequence."""
 
 
 class MessageTooLarge(PublishRefused, err_code=(10054, 10097)):
@@ -344,11 +348,11 @@ class InvalidCounter(PublishRefused, err_code=(10169, 10170, 10171, 10172)):
 class CountersDisabled(InvalidCounter, err_code=10168):
     """The stream lacks ``allow_msg_counter`` (2.12), which can't be switched on later."""
 
-    remedy = "create a stream with allow_msg_counter=True; an existing one can't become one"
+    remedy = "create a stream with allow_msg_counter=True; an existing stream can't be switched to counters"
 
 
 class InvalidSchedule(PublishRefused, err_code=(10189, 10190, 10191, 10192, 10203, 10212, 10223)):
-    """A message schedule is malformed, or its target or source is no subject of the stream."""
+    """A message schedule is malformed, or its target or source is not a subject of the stream."""
 
 
 class SchedulesDisabled(InvalidSchedule, err_code=10188):
@@ -368,16 +372,16 @@ class AtomicPublishDisabled(PublishRefused, err_code=10174):
 
 
 class AtomicBatchFailed(PublishRefused, err_code=(10175, 10177, 10179, 10199, 10200)):
-    """The atomic batch is incomplete, too large or malformed. Nothing of it was stored."""
+    """The atomic batch is incomplete, too large or malformed. Nothing was stored."""
 
 
 class AtomicBatchIncomplete(AtomicBatchFailed, err_code=10176):
-    """Messages of the atomic batch did not reach the stream, or it was idle for too long (10 s). Nothing of
-    it was stored. Send the whole batch again."""
+    """Messages of the atomic batch did not reach the stream, or the batch was idle for too long (10 s).
+    Nothing was stored. Send the whole batch again."""
 
 
 class AtomicBatchDuplicate(AtomicBatchFailed, err_code=10201):
-    """A ``msg_id`` of the atomic batch is in the stream already, or twice in the batch. Nothing of it was
+    """A ``msg_id`` of the atomic batch is already in the stream, or twice in the batch. Nothing was
     stored. After a retry it means that the first attempt succeeded."""
 
 
@@ -395,11 +399,11 @@ class FastIngestFailed(PublishRefused, err_code=(10206, 10207, 10208)):
 
 
 class ConsumerNotFound(NotFound, err_code=10014):
-    """No consumer of that name on the stream. An ephemeral one may have been removed for inactivity."""
+    """The stream has no consumer with that name. An ephemeral one may have been removed for inactivity."""
 
 
 class ConsumerExists(ApiError, err_code=(10013, 10105, 10106, 10148)):
-    """A consumer of that name exists. Update it, use create-or-update, or choose another name."""
+    """A consumer with that name exists. Update it, use create-or-update, or choose another name."""
 
 
 class ConsumerDoesNotExist(NotFound, err_code=10149):
@@ -410,8 +414,8 @@ class InvalidConsumerName(
     InvalidConsumerConfig,
     err_code=(10016, 10017, 10018, 10019, 10020, 10102, 10103, 10127, 10132),
 ):
-    """The consumer's name or durable name is malformed, too long, or they differ from each other or the
-    subject."""
+    """The consumer's name or durable name is malformed or too long, or the two differ from each other or from
+    the subject."""
 
 
 class ConsumerConfigRequired(InvalidConsumerConfig, err_code=10078):
@@ -427,29 +431,29 @@ class InvalidDeliverSubject(InvalidConsumerConfig, err_code=(10079, 10081, 10112
 
 
 class InvalidDeliverPolicy(InvalidConsumerConfig, err_code=10094):
-    """Deliver policy and start position do not fit together."""
+    """Deliver policy and start position are not compatible."""
 
 
 class PushOnly(InvalidConsumerConfig, err_code=(10086, 10088, 10089, 10090, 10218)):
-    """A field for push consumers on a pull consumer. Set ``deliver_subject``, or drop the field."""
+    """A field for push consumers is set on a pull consumer. Set ``deliver_subject``, or remove the field."""
 
 
 class PullOnly(InvalidConsumerConfig, err_code=(10080, 10178)):
-    """A field for pull consumers on a push consumer. Drop the field or ``deliver_subject``."""
+    """A field for pull consumers is set on a push consumer. Remove the field or ``deliver_subject``."""
 
 
 class InvalidAckSettings(
     InvalidConsumerConfig,
     err_code=(10082, 10116, 10181, 10183, 10184, 10219, 10220, 10221, 10222),
 ):
-    """Ack policy, ack wait, backoff, max deliver and max ack pending do not fit together."""
+    """Ack policy, ack wait, backoff, max deliver and max ack pending are not compatible."""
 
 
 class InvalidConsumerValue(
     InvalidConsumerConfig,
     err_code=(10083, 10085, 10087, 10091, 10092, 10095, 10107, 10108, 10114, 10115, 10135, 10182),
 ):
-    """One value of the config is out of range, or lacks another field it needs. The description says
+    """A value of the config is out of range, or requires another field that is missing. The description says
     which."""
 
 
@@ -458,19 +462,19 @@ class ConsumerLimitExceeded(InvalidConsumerConfig, LimitExceeded, err_code=(1012
 
 
 class InvalidConsumerReplicas(InvalidConsumerConfig, err_code=(10126, 10134)):
-    """More replicas than the stream, or, on interest and work-queue streams, another number."""
+    """More replicas than the stream has, or, on interest and work-queue streams, a different number."""
 
 
 class WorkQueueConflict(InvalidConsumerConfig, err_code=(10084, 10098, 10099, 10100, 10101)):
-    """A work-queue stream wants explicit acks, deliver policy ``all`` and consumers whose filters do not
+    """A work-queue stream requires explicit acks, deliver policy ``all`` and consumers whose filters do not
     overlap.
 
-    To only look at such a stream use direct get.
+    To only look at such a stream, use direct get.
     """
 
 
 class InvalidPriorityGroup(InvalidConsumerConfig, err_code=(10159, 10160, 10161, 10162, 10196, 10197)):
-    """Priority policy and groups do not fit together, a group's name is malformed, or it does not exist."""
+    """Priority policy and groups are not compatible, or a group's name is malformed or does not exist."""
 
 
 class ConsumerOffline(Unavailable, err_code=(10119, 10195)):
@@ -486,4 +490,4 @@ class InvalidReset(ApiError, err_code=10204):
 
 
 class StreamIdentityMismatch(ApiError, err_code=10225):
-    """The stream was deleted and made again since the consumer was looked up. Start over."""
+    """The stream was deleted and recreated since the consumer was looked up. Start over."""

@@ -1,4 +1,4 @@
-"""What the handles need of the context that made them, which knows all of them."""
+"""What the handles need from the context that created them; a protocol, because the context imports them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Informed(Protocol):
-    """A consumer that was made: what the server said of it, and where its messages are asked for."""
+    """A newly created consumer: its info, and the subject for requesting its messages."""
 
     _target: PullTarget
 

@@ -1,4 +1,4 @@
-"""The classes that differ between asyncio and threads, which read from other sinks and get other messages."""
+"""The classes that differ between asyncio and threads, because sinks and messages differ."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JetStreamKinds:
-    """What a :class:`~jetspark.jetstream.context.JetStream` makes; the blocking facade passes its own."""
+    """What a :class:`~jetspark.jetstream.context.JetStream` creates; the blocking facade passes its own."""
 
     message: Factory
     pull_sink: type[PullSink]
     push_sink: type[PushSink]
-    # These know the context that they are made for, so their classes can't be named here.
+    # These know the context that they are created for, so their classes can't be named here.
     ordered_sink: Callable[..., PullSink]
     ordered_push_sink: Callable[..., PushSink]
     push_subscription: Callable[..., Any]

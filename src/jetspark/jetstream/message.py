@@ -24,16 +24,16 @@ _ACK_LINE = body_line(ACK)
 
 
 class MessageBase(MsgBase, eq=False, gc=False):
-    """What delivered messages of both faces of the API have in common."""
+    """What delivered messages of the asyncio and the blocking API have in common."""
 
     _acked: bool = False
     _metadata: Metadata | None = None
 
     @property
     def metadata(self) -> Metadata:
-        """Stream and consumer, sequences, delivery count, time; read from the reply at first use.
+        """Stream and consumer, sequences, delivery count, time; parsed from the reply on first use.
 
-        Raises :class:`NotJetStreamMessage` when the reply is no ack subject.
+        Raises :class:`NotJetStreamMessage` when the reply is not an ack subject.
         """
         metadata = self._metadata
         if metadata is None:
@@ -46,7 +46,7 @@ class MessageBase(MsgBase, eq=False, gc=False):
         return self._acked
 
     def _wants_ack(self, body: bytes, *, terminal: bool) -> bool:
-        """Buffer an ack unless it would mean nothing: ack policy none, or one was sent already."""
+        """Buffer an ack, unless it has no effect: ack policy none, or an ack was already sent."""
         owner = self._owner
         if self._acked or not owner.acks:
             return False
@@ -58,13 +58,13 @@ class MessageBase(MsgBase, eq=False, gc=False):
         if outbox.observer is not None:
             outbox.observer.acked(body)
         if terminal:
-            # Only now: when the connection is closed and the send raised, the user may try again.
+            # Set only now: if the send raised because the connection is closed, the user may try again.
             self._acked = True
         return True
 
 
 def nak_body(delay: float | timedelta | None) -> bytes:
-    """``-NAK``, with the delay as the server reads it."""
+    """``-NAK``, with the delay in the server's format."""
     if delay is None:
         return b"-NAK"
     nanoseconds = to_nanoseconds(delay, field="delay")
@@ -90,12 +90,12 @@ def term_body(reason: str | None) -> bytes:
 class Message(MessageBase, eq=False, gc=False):
     """A message of a consumer.
 
-    The first terminal ack (``ack``, ``nak``, ``term``) counts, later ones are ignored. With ack policy none
-    all of them are no-ops. They raise only when the ack can't be sent.
+    The first terminal ack (``ack``, ``nak``, ``term``) counts; later ones are ignored. With ack policy none
+    all of them do nothing. They raise only when the ack can't be sent.
     """
 
     async def ack(self) -> None:
-        """Acknowledge: processed, do not deliver again. Returns when it is buffered for sending."""
+        """Acknowledge: processed, do not deliver again. Returns when the ack is buffered for sending."""
         if self._wants_ack(ACK, terminal=True):
             outbox = self._owner.outbox
             if outbox.size >= FLUSH_AT:
@@ -104,8 +104,8 @@ class Message(MessageBase, eq=False, gc=False):
     async def ack_sync(self, timeout: float | None = None) -> None:
         """Acknowledge and wait until the server has recorded it (a double ack).
 
-        Raises :class:`RequestTimeout` after ``timeout`` seconds (default: the context's); the ack may have
-        been recorded all the same, and calling again is safe.
+        Raises :class:`RequestTimeout` after ``timeout`` seconds (default: the context's). The ack may have
+        been recorded anyway, and calling it again is safe.
         """
         owner = self._owner
         if self._acked or not owner.acks:
@@ -116,7 +116,7 @@ class Message(MessageBase, eq=False, gc=False):
         self._acked = True
 
     async def nak(self, delay: float | timedelta | None = None) -> None:
-        """Not processed: deliver it again, at once or after ``delay`` seconds."""
+        """Not processed: deliver it again, immediately or after ``delay`` seconds."""
         if self._wants_ack(nak_body(delay), terminal=True):
             await self._give_way()
 
@@ -126,7 +126,7 @@ class Message(MessageBase, eq=False, gc=False):
             await self._give_way()
 
     async def in_progress(self) -> None:
-        """Still working on it: start ack_wait anew. May be called often, before a terminal ack."""
+        """Still working on it: restart ack_wait. May be called often, before a terminal ack."""
         if self._wants_ack(PROGRESS, terminal=False):
             await self._give_way()
 
@@ -142,7 +142,7 @@ class Message(MessageBase, eq=False, gc=False):
         """Acknowledge and ask for the next ``n`` messages in one publish; pull consumers only.
 
         The result is a fetch: ``await`` it for the batch, or ``async for`` over the messages. The options are
-        those of ``fetch``. Nothing is sent before. When a terminal ack was sent already, and with ack policy
+        those of ``fetch``. Nothing is sent before. If a terminal ack was already sent, or with ack policy
         none, it does nothing and the batch is empty.
         """
         from jetspark.jetstream.consume.ack_next import AckNext  # it imports this module

@@ -1,7 +1,7 @@
 """Reading stored messages by sequence, subject or time, without a consumer (ADR-31).
 
-Direct get is answered by any replica that has the stream and needs ``allow_direct``; the API route asks
-the leader. Both give the same :class:`StoredMsg`.
+Any replica that has the stream may answer a direct get, which needs ``allow_direct``; the API route asks
+the leader. Both return the same :class:`StoredMsg`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from jetspark.connection.message import Msg
     from jetspark.jetstream.api import Api
 
-# Headers that the server appends to the publisher's own in a direct answer, and in one of a batch.
+# Headers that the server appends to the publisher's own in a direct reply, and in a batch reply.
 _ADDED = frozenset(("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"))
 _ADDED_IN_BATCH = _ADDED | {"Nats-Num-Pending", "Nats-Last-Sequence"}
 
 DEFAULT_BATCH = 1000
-# The server sends a batch without flow control; this bounds what may pile up here.
+# The server sends a batch without flow control; this limits what may accumulate in the client.
 DEFAULT_BATCH_BYTES = 16 * 1_048_576
 
 
@@ -53,7 +53,7 @@ def message_request(
     next_by_subject: str | None = None,
     start_time: datetime | None = None,
 ) -> dict[str, Any]:
-    """The body for one message; refuses combinations that mean nothing."""
+    """The request body for one message; refuses combinations that make no sense."""
     if last_by_subject is not None and (seq, next_by_subject, start_time) != (None, None, None):
         raise InvalidArgument(
             "last_by_subject", last_by_subject, "excludes seq, next_by_subject and start_time"
@@ -66,7 +66,7 @@ def message_request(
         body["seq"] = seq
     if start_time is not None:
         body["start_time"] = Timestamp.from_datetime(start_time, field="start_time").to_rfc3339()
-        # The filter makes the server step over deleted messages; without it, a gap there is a 404.
+        # The filter makes the server skip deleted messages; without it, a deleted message is a 404.
         body["next_by_subj"] = ">"
     if last_by_subject is not None:
         validate_filter(last_by_subject, field="last_by_subject")
@@ -85,7 +85,7 @@ async def get_direct(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
     """One message by direct get."""
     last = body.get("last_by_subj")
     if last is not None and not has_wildcard(last):
-        # The subject-appended form, so that permissions can be given for each subject.
+        # The form with the subject appended, so that permissions can be granted per subject.
         answer = await api.ask(f"DIRECT.GET.{stream}." + last)
     else:
         answer = await api.ask(f"DIRECT.GET.{stream}", body)
@@ -114,7 +114,7 @@ async def get_by_api(api: Api, stream: str, body: dict[str, Any]) -> StoredMsg:
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """A message as the API answers with it; bytes are base64 there."""
+    """A message as the API returns it; bytes are base64 there."""
 
     subject: str
     seq: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
@@ -133,7 +133,7 @@ async def batch_direct(
     batch: int,
     max_bytes: int,
 ) -> AsyncGenerator[StoredMsg]:
-    """All messages of one filter from a position on, in pages ended by the server's EOB."""
+    """All messages that match one filter, from a position on, in pages that end with the server's EOB."""
     body: dict[str, Any] = {"batch": batch, "max_bytes": max_bytes, "next_by_subj": subject}
     if start_time is not None:
         body["start_time"] = Timestamp.from_datetime(start_time, field="start_time").to_rfc3339()
@@ -159,7 +159,7 @@ async def last_for_direct(
     up_to_time: datetime | None,
     batch: int,
 ) -> AsyncGenerator[StoredMsg]:
-    """The last message of each subject, as of one point, paged on a stable snapshot."""
+    """The last message of each subject, at one point in time, paged on a stable snapshot."""
     check_positive("batch", batch)
     body: dict[str, Any] = {"multi_last": list(subjects), "batch": batch}
     if up_to_seq is not None:
@@ -181,7 +181,7 @@ async def last_for_direct(
 
 
 class _Page:
-    """What the end of a page says of the rest."""
+    """What the end of a page says about the rest."""
 
     def __init__(self) -> None:
         self.pending = 0
@@ -194,7 +194,7 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
     subject = api.subject(f"DIRECT.GET.{stream}")
     inbox = core.new_inbox()
     async with await core.subscribe(inbox, pending_messages_limit=0, pending_bytes_limit=0) as answers:
-        # A lost link or a missing permission ends it with that name instead of a time-out.
+        # A lost connection or a missing permission ends it with that error instead of a timeout.
         answers.asked = subject
         core.outbox.publish(subject, msgspec.json.encode(body), inbox, own_reply=True)
         while True:
@@ -206,7 +206,7 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
             if status is None:
                 if "Nats-Num-Pending" not in answer.headers:
                     raise RequestTimeout(
-                        f"the server of stream {stream!r} is older than 2.11: it knows no batch get"
+                        f"the server of stream {stream!r} is older than 2.11: it does not support batch get"
                     )
                 yield stored_from_direct(answer, in_batch=True)
                 continue
@@ -222,7 +222,7 @@ async def _read_page(api: Api, stream: str, body: dict[str, Any], page: _Page) -
 
 
 def batch_silence(subject: str, timeout: float) -> RequestTimeout:
-    """The server did not end the page."""
+    """The error when the server did not end the page."""
     return RequestTimeout(
         f"batch get on {subject!r} went silent for {timeout:g}s: connection or server broke in the middle, "
         "or the server is older than 2.11"
@@ -237,13 +237,13 @@ def end_of_page(headers: Headers) -> tuple[int, int, int]:
 
 
 def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
-    """A direct answer as the message it stands for."""
+    """Convert a direct reply into the message that it carries."""
     own, added = split_added(answer.headers, in_batch=in_batch)
     time = Timestamp.parse(added["Nats-Time-Stamp"])
     sequence = wire_number(added["Nats-Sequence"])
     if time is None or sequence is None:
         raise ProtocolError(f"direct get answer with odd headers: {added!r:.200}")
-    kept = trusted_headers(own)  # what others stored is not ours to refuse
+    kept = trusted_headers(own)  # other publishers stored these headers; we do not validate them
     return StoredMsg(
         stream=added["Nats-Stream"],
         subject=added["Nats-Subject"],
@@ -255,12 +255,12 @@ def stored_from_direct(answer: Msg, *, in_batch: bool = False) -> StoredMsg:
 
 
 def split_added(headers: Headers, *, in_batch: bool) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """The headers of a direct answer: the publisher's own, and what the server says of the message."""
+    """Split the headers of a direct reply: the publisher's own, and the server's data about the message."""
     expected = _ADDED_IN_BATCH if in_batch else _ADDED
     own = headers.items()
     added: dict[str, str] = {}
-    # From the end: a message that was republished into the stream has headers of these names of its own, and
-    # the server appends.
+    # Search from the end: a message that was republished into the stream has its own headers with these
+    # names, and the server appends.
     while own and own[-1][0] in expected and own[-1][0] not in added:
         name, value = own.pop()
         added[name] = value
@@ -284,7 +284,7 @@ def _raise_status(answer: Msg) -> None:
 
 
 def raise_status(code: int, description: str) -> NoReturn:
-    """Raise what a status means that is not the end of a page."""
+    """Raise the error for a status other than the end of a page."""
     if code == 404:
         raise MessageNotFound(404, 10037, description or "no message found")
     if code == 413:
@@ -295,13 +295,13 @@ def raise_status(code: int, description: str) -> NoReturn:
 
 
 def check_positive(field: str, value: int) -> None:
-    """Refuse what is not an integer of 1 or more, the first sequence there is."""
+    """Refuse anything but an integer of 1 or more; 1 is the first sequence."""
     if not is_whole(value, 1, (1 << 64) - 1):
         raise InvalidArgument(field, value, "must be an integer, 1 or more, that fits 64 bits")
 
 
 def is_direct_refusal(error: Exception) -> bool:
-    """Nobody answers direct gets of this stream: it does not (any more) allow them."""
+    """Whether direct gets of this stream have no responder: it does not (or no longer) allow them."""
     return isinstance(error, NoRespondersError) or (
         isinstance(error, JetStreamNotEnabled) and error.err_code == 0
     )

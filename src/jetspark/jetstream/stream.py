@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.models.consumer_info import ConsumerInfo, ConsumerPause
     from jetspark.jetstream.models.stream_config import StreamConfig
 
-# Subjects of one page of a list that the next page repeats, to show that none was left out between them.
+# How many subjects of one page the next page repeats, to show that none was left out between them.
 _PAGE_OVERLAP = 1000
 
 
@@ -71,7 +71,7 @@ class StreamHome(ConsumerHome, Protocol):
 
 
 class Stream:
-    """A stream. Made by ``js.create_stream``, ``js.get_stream`` and their like."""
+    """A stream. Returned by ``js.create_stream``, ``js.get_stream`` and similar calls."""
 
     def __init__(self, js: StreamHome, info: StreamInfo) -> None:
         self._js = js
@@ -84,7 +84,7 @@ class Stream:
 
     @property
     def cached_info(self) -> StreamInfo:
-        """The info of the last answer, without asking the server."""
+        """The info of the last reply, without asking the server."""
         return self._info
 
     @property
@@ -114,8 +114,9 @@ class Stream:
         total, back = first.get("total", 0), _PAGE_OVERLAP
         complete = len(subjects) >= total
         while not complete:
-            # A page is cut from the sorted list as it is by then. One that begins behind the last subject
-            # that we have may leave some out, because others were deleted: ask again, from further back.
+            # Each page is cut from the sorted list at the time of its request. A page that starts after the
+            # last subject we have may leave some out, because others were deleted: ask again, from further
+            # back.
             last = max(subjects, default="")
             offset = max(0, min(len(subjects), total) - back)
             page = await self._js._api.request(operation, {**body, "offset": offset})
@@ -129,17 +130,17 @@ class Stream:
             complete = offset + len(more) >= total or len(subjects) == before
         first["state"]["subjects"] = subjects
         info = StreamInfo.from_wire(first)
-        # The counts may be large and are soon stale: they are for the caller, not for the cache.
+        # The counts may be large and soon become stale: they are for the caller, not for the cache.
         self._info = info.replace(state=info.state.replace(subjects=None))
         return info
 
     async def purge(
         self, *, subject: str | None = None, seq: int | None = None, keep: int | None = None
     ) -> int:
-        """Remove messages; returns how many went.
+        """Remove messages; returns how many were removed.
 
-        All of them, or those of ``subject`` (wildcards allowed), those before ``seq`` (1 or more), or all but
-        the last ``keep``. ``seq`` and ``keep`` exclude each other.
+        Removes all messages, or those of ``subject`` (wildcards allowed), those before ``seq`` (1 or more),
+        or all but the last ``keep``. ``seq`` and ``keep`` can't be combined.
         """
         if seq is not None and keep is not None:
             raise InvalidArgument("keep", keep, f"excludes seq={seq}; give one of them")
@@ -148,7 +149,8 @@ class Stream:
             validate_filter(subject)
             body["filter"] = subject
         if seq is not None:
-            # The server takes 0 for "not given" and would remove everything, where "before 0" is nothing.
+            # The server treats 0 as "not given" and would remove everything, although "before 0"
+            # matches no message.
             stored.check_positive("seq", seq)
             body["seq"] = seq
         if keep is not None:
@@ -179,8 +181,8 @@ class Stream:
         """One stored message: at ``seq``; the last of a subject; the first of ``next_by_subject`` at or after
         ``seq``; the first at or after ``start_time`` (2.11). Raises :class:`MessageNotFound`.
 
-        Direct get when the stream allows it: any replica may answer, so a message stored a moment ago may
-        not be there yet. Otherwise, and with ``from_leader`` (default False), the leader answers.
+        Uses direct get when the stream allows it: any replica may answer, so a message stored a moment ago
+        may not be there yet. Otherwise, and with ``from_leader`` (default False), the leader answers.
         """
         body = stored.message_request(
             seq=seq, last_by_subject=last_by_subject, next_by_subject=next_by_subject, start_time=start_time
@@ -196,8 +198,8 @@ class Stream:
     async def counter(self, subject: str) -> CounterValue:
         """The counter at ``subject`` of a stream with ``allow_msg_counter`` (2.12).
 
-        Raises :class:`MessageNotFound` when nothing has been counted there yet. As ``get_msg``, a replica
-        may answer that is a moment behind; ``js.increment(subject, 0)`` asks the leader.
+        Raises :class:`MessageNotFound` when nothing has been counted there yet. As with ``get_msg``, a
+        replica that is slightly behind may answer; ``js.increment(subject, 0)`` asks the leader.
         """
         validate_subject(subject)
         return CounterValue.from_message(await self.get_msg(last_by_subject=subject))
@@ -219,10 +221,10 @@ class Stream:
     ) -> AsyncIterator[StoredMsg]:
         """Stored messages in order, from ``seq`` or ``start_time`` on, to the end of the stream.
 
-        ``subjects``: filters; several are merged in order of sequence, each message once. ``max_messages``:
-        stop after so many. ``batch`` and ``max_bytes``: size of one request to the server (1,000 messages,
-        16 MiB). Batch direct get (2.11) when the stream allows it, else one request a message. Any replica
-        may answer a direct get, and one that is behind ends early.
+        ``subjects``: filters; the results of several are merged in order of sequence, each message once.
+        ``max_messages``: stop after this many. ``batch`` and ``max_bytes``: size of one request to the server
+        (1,000 messages, 16 MiB). Uses batch direct get (2.11) when the stream allows it, else one request per
+        message. Any replica may answer a direct get, and one that is behind ends early.
         """
         if seq is not None and start_time is not None:
             raise InvalidArgument("start_time", start_time, f"excludes seq={seq}; give one of them")
@@ -258,8 +260,8 @@ class Stream:
     ) -> AsyncIterator[StoredMsg]:
         """The last message of each matching subject, in order of sequence (2.11; needs ``allow_direct``).
 
-        ``up_to_seq`` or ``up_to_time``: as the stream was at that point. All answers are of one point in
-        time, also when they take several requests. At most 1,024 subjects may match.
+        ``up_to_seq`` or ``up_to_time``: as the stream was at that point. All results are from one point in
+        time, even if they take several requests. At most 1,024 subjects may match.
         """
         if up_to_seq is not None and up_to_time is not None:
             raise InvalidArgument(
@@ -287,7 +289,7 @@ class Stream:
         except JetStreamNotEnabled as error:
             if not stored.is_direct_refusal(error):
                 raise
-            await self.info()  # StreamNotFound when that is why
+            await self.info()  # raises StreamNotFound if that is the reason
             raise self._no_direct() from None
 
     async def delete_msg(self, seq: int, *, secure: bool = False) -> None:
@@ -372,17 +374,17 @@ class Stream:
         name_prefix: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> OrderedConsumer:
-        """A consumer that delivers each message once and in order, without acks; see
+        """Create a consumer that delivers each message once and in order, without acks; see
         :class:`OrderedConsumer`.
 
         Takes a ``config``, or its fields as keywords.
 
         ``filter_subjects``: one filter or several; all subjects by default. ``deliver_policy``: where to
-        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It holds
+        start (``all``); ``opt_start_seq`` (1 or more) and ``opt_start_time`` (aware) imply theirs. It applies
         until the first message. ``replay_policy``: ``instant``, or ``original`` with the pauses between
         messages. ``inactive_threshold``: seconds after which the server removes it when unused (300).
-        ``headers_only``: no bodies. ``max_reset_attempts``: give up after so many attempts in a row to make
-        it anew (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
+        ``headers_only``: no bodies. ``max_reset_attempts``: give up after this many failed attempts in a row
+        to recreate it (never). ``name_prefix``: consumers are named ``<prefix>_<number>`` (a unique id).
         ``metadata``: free key-value pairs (2.10).
         """
         return await self._js.create_ordered_consumer(
@@ -409,7 +411,7 @@ class Stream:
         return await self._js.pause_consumer(self.name, consumer, until)
 
     async def resume_consumer(self, consumer: str) -> ConsumerPause:
-        """End a consumer's pause at once (2.11)."""
+        """End a consumer's pause now (2.11)."""
         return await self._js.resume_consumer(self.name, consumer)
 
     async def list_consumers(self) -> AsyncIterator[ConsumerInfo]:
@@ -424,7 +426,7 @@ class Stream:
 
 
 async def _merge(sources: list[AsyncGenerator[StoredMsg]]) -> AsyncGenerator[StoredMsg]:
-    """Merge streams of messages ordered by sequence; a message in several of them comes once."""
+    """Merge message sources that are ordered by sequence; a message that is in several of them comes once."""
     heap: list[tuple[int, int, StoredMsg]] = []
     async with AsyncExitStack() as closing:
         for index, source in enumerate(sources):
@@ -455,10 +457,10 @@ def _filters(subjects: str | Sequence[str]) -> list[str]:
 
 
 async def next_on_leader(stream: Stream, seq: int, subjects: Sequence[str] = ()) -> int | None:
-    """The first sequence at or after ``seq`` of the subjects (default all), as the leader has it.
+    """The first sequence at or after ``seq`` with one of the subjects (default all), according to the leader.
 
     What is read from another replica, by a consumer that lives there or by direct get, ends where that
-    replica ends. This tells the end of the stream from the end of a replica that is behind.
+    replica ends. This call distinguishes the end of the stream from the end of a replica that is behind.
     """
     found: list[int] = []
     for subject in subjects or (">",):
@@ -469,5 +471,5 @@ async def next_on_leader(stream: Stream, seq: int, subjects: Sequence[str] = ())
 
 
 def api_of(stream: Stream) -> Api:
-    """The API that the stream speaks through, for our own packages."""
+    """The API object that the stream uses. Internal to jetspark."""
     return stream._js._api

@@ -1,1 +1,1 @@
-"""What servers tell of streams and consumers, and the messages that were given up."""
+"""The server's advisories about streams and consumers, and dead letters: messages no longer delivered."""

@@ -1,7 +1,7 @@
-"""Dead letters: messages that a consumer will not deliver any more, fetched and ready to go elsewhere.
+"""Dead letters: messages that a consumer will no longer deliver, fetched so that they can go elsewhere.
 
 The server has no dead-letter queue. It stops delivering a message after ``max_deliver`` attempts, or when a
-client says ``term``, and publishes an advisory. Here the advisory is joined with the stored message.
+client sends ``term``, and publishes an advisory. This module joins the advisory with the stored message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LetterAdvisory: TypeAlias = MaxDeliveriesAdvisory | TerminatedAdvisory
 
 
 class DeadLetter:
-    """A message that ran out of deliveries or was terminated. Made by ``js.dead_letters``."""
+    """A message that ran out of deliveries or was terminated. Returned by ``js.dead_letters``."""
 
     def __init__(self, js: Home, advisory: LetterAdvisory, message: StoredMsg | None) -> None:
         self._js = js
@@ -36,14 +36,14 @@ class DeadLetter:
 
     @property
     def advisory(self) -> LetterAdvisory:
-        """What the server told: consumer, sequence, number of deliveries, and the reason of a ``term``."""
+        """The server's report: consumer, sequence, number of deliveries, and the reason of a ``term``."""
         return self._advisory
 
     @property
     def stored(self) -> StoredMsg | None:
-        """The message, or None when the stream does not have it any more.
+        """The message, or None when the stream no longer has it.
 
-        A terminated message of a work-queue or interest stream is removed at once.
+        A terminated message of a work-queue or interest stream is removed immediately.
         """
         return self._stored
 
@@ -63,12 +63,11 @@ class DeadLetter:
     ) -> PubAck:
         """Publish the message to another subject and wait until it is stored there.
 
-        Body and headers are kept, except the ``Nats-`` headers: they were orders for the first stream, and
-        the old ``Nats-Msg-Id`` would make it a duplicate. ``Dead-Letter-Stream``, ``-Subject``,
-        ``-Sequence``, ``-Consumer``, ``-Deliveries`` and ``-Reason`` tell where it comes from; ``headers``
-        are set on top.
-        ``msg_id``: default one made of stream, consumer, sequence and deliveries, so that a second call
-        within the duplicate window of the stream stores nothing.
+        Body and headers are kept, except the ``Nats-`` headers: they were instructions to the first stream,
+        and the old ``Nats-Msg-Id`` would make it a duplicate. ``Dead-Letter-Stream``, ``-Subject``,
+        ``-Sequence``, ``-Consumer``, ``-Deliveries`` and ``-Reason`` record where it comes from. ``headers``
+        are added last and win. ``msg_id``: by default built from stream, consumer, sequence and deliveries,
+        so a second call within the stream's duplicate window stores nothing.
 
         Raises :class:`MessageNotFound` when the message is gone.
         """
@@ -87,7 +86,7 @@ class DeadLetter:
             ("Deliveries", str(advisory.deliveries)),
             ("Reason", self.reason),
         ):
-            # A reason is what some client wrote, line breaks and all.
+            # A client chose the reason, which may contain line breaks.
             all_headers[f"Dead-Letter-{name}"] = " ".join(value.splitlines())
         for name, value in Headers(headers).items() if headers is not None else ():
             all_headers[name] = value
@@ -97,10 +96,10 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Messages of a stream that its consumers give up, as it happens. Made by ``js.dead_letters``.
+    """Messages of a stream that its consumers give up on, as it happens. Returned by ``js.dead_letters``.
 
-    Use it with ``async with`` and iterate it, or call ``next``. A message that is given up while nobody
-    listens is not reported here; it is still in the stream.
+    Use it with ``async with`` and iterate over it, or call ``next``. Messages that are given up while this is
+    not listening are not reported here; they are still in the stream.
     """
 
     def __init__(self, js: Home, stream: str, consumer: str | None, *, terminated: bool = True) -> None:
@@ -114,7 +113,7 @@ class DeadLetters:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or has ended. What had come until then can still be read."""
+        """Whether it was closed or has ended. Dead letters received before that can still be read."""
         return self._feed.closed
 
     def __repr__(self) -> str:
@@ -139,10 +138,10 @@ class DeadLetters:
                 return letter
 
     async def next(self, timeout: float | None = None) -> DeadLetter:
-        """The next one, waiting at most ``timeout`` seconds (default: the connection's ``request_timeout``).
+        """The next one; waits at most ``timeout`` seconds (default: the connection's ``request_timeout``).
 
-        Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
-        more. Cancelling it loses nothing.
+        Raises :class:`RequestTimeout` when none arrived, and :class:`ConnectionClosed` when no more can
+        arrive. Cancelling it loses nothing.
         """
         while True:
             letter = await self._letter(await self._feed.next(timeout))
@@ -150,7 +149,7 @@ class DeadLetters:
                 return letter
 
     async def close(self) -> None:
-        """Stop listening. What has come can still be read."""
+        """Stop listening. Dead letters that have arrived can still be read."""
         await self._feed.close()
 
     async def _start(self) -> None:
@@ -158,15 +157,15 @@ class DeadLetters:
 
     async def _letter(self, advisory: Advisory) -> DeadLetter | None:
         if not isinstance(advisory, MaxDeliveriesAdvisory | TerminatedAdvisory) or advisory.stream_seq < 1:
-            return None  # of another shape than ours: it names no message that could be fetched
+            return None  # an unexpected format: it names no message that could be fetched
         message: StoredMsg | None
         try:
-            # From the leader: a replica may not yet, or still, have it.
+            # Ask the leader: a replica may not have it yet, or may still have it after its deletion.
             message = await stored.get_by_api(self._js._api, self._stream, {"seq": advisory.stream_seq})
         except MessageNotFound:
             message = None
         except BaseException:
-            # Cancelled, or the server did not answer: the next call tries it again.
+            # Cancelled, or the server did not reply: the next call tries again.
             self._feed._put_back(advisory)
             raise
         return DeadLetter(self._js, advisory, message)

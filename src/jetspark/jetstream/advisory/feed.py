@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 ADVISORY = "$JS.EVENT.ADVISORY"
 METRIC = "$JS.EVENT.METRIC"
-# What is decoded and not yet read, at most; more waits in the subscriptions, which have limits of their own.
+# Maximum number of decoded advisories that wait for the reader. More wait in the subscriptions, which have
+# their own limits.
 _READY = 1024
 
 
 def feed_subjects(
     stream: str | None, consumer: str | None, kinds: tuple[type[Advisory], ...] | None
 ) -> list[str]:
-    """The subjects that carry what is wanted, and as little else as possible.
+    """The subjects that carry the wanted advisories, and as little else as possible.
 
-    One for each family (of consumers, of streams, metrics ...): within a family advisories keep their order.
+    One per family (consumers, streams, metrics ...): advisories of one family keep their order.
     """
     at_consumer = f"{stream or '*'}.{consumer or '*'}"
     if kinds is None:
@@ -58,10 +59,10 @@ def feed_subjects(
 
 
 class Advisories:
-    """Advisories of the server as they come. Made by ``js.advisories``.
+    """The server's advisories as they arrive. Returned by ``js.advisories``.
 
-    Use it with ``async with`` and iterate it, or call ``next``. It ends when it is closed, or raises when the
-    connection is lost for good. Advisories that are published while the connection is down are lost.
+    Use it with ``async with`` and iterate over it, or call ``next``. Iteration ends when it is closed, and
+    raises when the connection is lost for good. Advisories published while the connection is down are lost.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Advisories:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or has ended. What had come until then can still be read."""
+        """Whether it was closed or has ended. Advisories received before that can still be read."""
         return self._closed
 
     def __repr__(self) -> str:
@@ -133,10 +134,10 @@ class Advisories:
         return advisory
 
     async def next(self, timeout: float | None = None) -> Advisory:
-        """The next one, waiting at most ``timeout`` seconds (default: the connection's ``request_timeout``).
+        """The next one; waits at most ``timeout`` seconds (default: the connection's ``request_timeout``).
 
-        Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
-        more. Cancelling it loses nothing.
+        Raises :class:`RequestTimeout` when none arrived, and :class:`ConnectionClosed` when no more can
+        arrive. Cancelling it loses nothing.
         """
         seconds = self._core.options.request_timeout if timeout is None else timeout
         try:
@@ -148,7 +149,7 @@ class Advisories:
             raise RequestTimeout(f"no advisory within {seconds:g}s") from None
 
     async def close(self) -> None:
-        """Stop listening. What has come can still be read."""
+        """Stop listening. Advisories that have arrived can still be read."""
         self._end(None)
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
@@ -165,7 +166,7 @@ class Advisories:
                 subscription = await self._core.subscribe(subject)
                 self._subscriptions.append(subscription)
                 self._pumps.append(asyncio.create_task(self._pump(subscription)))
-            # Once the server has answered it knows of our interest: whatever happens from now on is told.
+            # Once the server has replied, it knows our interest and reports everything from now on.
             await self._core.flush()
         except BaseException:
             await self.close()
@@ -186,20 +187,20 @@ class Advisories:
         except JetsparkError as caught:
             error = caught
         except Exception as caught:
-            # A defect: whoever reads must not wait for ever.
+            # A defect in this library: the reader must not wait forever.
             error = ProtocolError(f"reading an advisory failed with {type(caught).__name__}")
             report_failure(self._core.loop, "reading an advisory failed", caught)
         self._end(error)
 
     def _read(self, message: Msg) -> Advisory | None:
-        """The advisory, unless it is not one of those that were asked for."""
+        """The advisory, or None when it is not one of the requested kinds."""
         try:
             advisory = decode_advisory(message.data)
         except ProtocolError:
-            # Somebody else's message on the server's subjects; it is no reason to stop listening.
+            # Another client published to the server's subjects. That is no reason to stop listening.
             return None
         if self._kinds is not None and not isinstance(advisory, self._kinds):
-            # One that we can't read is wanted when its subject is.
+            # An advisory that we can't decode is wanted when its subject is.
             named = {event.rpartition(".")[2] for kind in self._kinds for event in kind.events}
             if not isinstance(advisory, GenericAdvisory) or named.isdisjoint(message.subject.split(".")[3:5]):
                 return None

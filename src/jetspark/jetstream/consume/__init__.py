@@ -1,1 +1,1 @@
-"""Messages of pull consumers: the drivers of the machines in ``flow``, and what users hold of them."""
+"""Messages of pull consumers: the drivers of the machines in ``flow``, and the objects that users hold."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class AckNextSink(PullSink):
-    """A fetch whose first request goes to the ack subject of a message; a later one (after a reconnect, say)
-    is an ordinary pull."""
+    """A fetch whose first request goes to the ack subject of a message. Later requests, for example after a
+    reconnect, are ordinary pulls."""
 
     def __init__(self, target: PullTarget, options: FetchOptions, message: MessageBase) -> None:
         super().__init__(target, options)
@@ -40,7 +40,7 @@ class AckNextSink(PullSink):
 
 
 class AckNext(Fetch):
-    """The fetch that ``ack_next`` returns. Nothing is sent before it is awaited or iterated."""
+    """The fetch that ``ack_next`` returns. Nothing is sent until it is awaited or iterated."""
 
     def __init__(self, message: MessageBase, options: FetchOptions) -> None:
         owner = owner_of(message)

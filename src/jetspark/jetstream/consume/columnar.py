@@ -1,16 +1,16 @@
-"""``consume`` for machines: messages as columns of bytes, without an object for each.
+"""``consume`` for bulk processing: messages as columns of bytes, without one Python object per message.
 
-What the parser cut out of the received chunks is handed on as it is (``jetspark.wire.columns.Columns``);
-``jetspark.arrow`` makes record batches of it. Acks need objects, so this is for consumers with ack policy
-none, and for reading without acknowledging.
+The fields that the parser cut out of the received chunks are passed on unchanged
+(``jetspark.wire.columns.Columns``); ``jetspark.arrow`` turns them into record batches. Acks need message
+objects, so columns are for consumers with ack policy none, and for reading without acknowledging.
 
-Requests, refills and heartbeats are those of ``consume``. Whoever has a large buffer reads in bulk: its
-connection is read in larger pieces (:mod:`jetspark.connection.bulk_reads`).
+Requests, refills and heartbeats work as in ``consume``. A large buffer means bulk reading: the connection
+is then read in larger pieces (:mod:`jetspark.connection.bulk_reads`).
 
-ADR-37 has ``consume`` wait for ever for a consumer that nobody answers for. Without acks there is
-nothing to wait for: a consumer that is gone takes its place in the stream with it, and one made again under
-its name would begin elsewhere. So columns ask whether it exists, and end with :class:`ConsumerLost` when it
-does not.
+ADR-37 lets ``consume`` wait forever for a consumer that does not respond. Without acks there is nothing to
+wait for: when a consumer is deleted, its position in the stream is lost, and a new consumer with the same
+name would start elsewhere. So columns ask the server whether the consumer exists, and end with
+:class:`ConsumerLost` when it does not.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ if TYPE_CHECKING:
 
 logger = get_logger("jetstream")
 
-#: What one ``take`` joins at most, in bytes of the wire. Arrow's binary arrays end at 2 GiB, and whoever
-#: sized the buffer for small messages should not get all the large ones in one piece.
+#: The most that one ``take`` joins, in bytes on the wire. Arrow's binary arrays end at 2 GiB, and a caller
+#: who sized the buffer for small messages should not get all the large ones in one piece.
 MAX_TAKE = 128 * 1_048_576
 
 
-#: After so many requests without an answer the consumer is looked up. The first ones may meet a server that
-#: starts.
+#: After this many unanswered requests in a row, ask whether the consumer exists. The first few may simply
+#: have met a server that is still starting.
 UNANSWERED = 3
 
 
-# What makes a decent batch, measured. Larger ones are past the processor's caches when they are copied.
+# A good batch size, by measurement. Larger batches no longer fit the CPU caches when they are copied.
 GATHER_ROWS = 6_000
 GATHER_BYTES = 1_048_576
 
 
-#: Bytes of a buffer that is worth reading in bulk. It is refilled when half is left: with a smaller one the
-#: loop would wait for messages that the server sends only after the next request.
+#: Buffers of at least this many bytes are read in bulk. The buffer is refilled when half is left: with a
+#: smaller one the loop would wait for messages that the server sends only after the next request.
 BULK_BUFFER = 4 * WAIT_FOR
 
 
 class ColumnarSink(PullSink):
-    """A pull inbox whose messages are columns. Its ``buffer`` stays empty; ``chunks`` has them."""
+    """A pull inbox whose messages are columns. They are in ``chunks``; ``buffer`` stays empty."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class ColumnarSink(PullSink):
         on_warning: Callable[[JetsparkError], Any] | None = None,
     ) -> None:
         super().__init__(target, options, on_warning)
-        # Statuses still come as objects, made by what the plain sink would have used.
+        # Statuses still arrive as objects, created by the factory that the plain sink would have used.
         self.owner = (self.factory, self.owner)
         self.factory = COLUMNAR
         self.chunks: list[AnyColumns] = []
         self._options = options
         self._in_bulk = False
-        #: Asks the server for the consumer. None: somebody else cares for it (ordered consumers).
+        #: Looks the consumer up on the server. None: the caller takes care of it (ordered consumers).
         self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
         self._looking: asyncio.Task[None] | None = None
-        # Requests in a row that nobody answered, and how many messages had come before the first of them.
+        # Unanswered requests in a row, and how many messages had arrived before the first of them.
         self._unanswered = 0
         self._unanswered_at = 0
 
@@ -95,7 +95,7 @@ class ColumnarSink(PullSink):
         if self._waiters:
             self._wake()
         self._newest = columns.reply(-1)
-        # Not before it has begun: what never began does not end.
+        # Not before the start: what never started must not end.
         if not self._in_bulk and self.sid and self._buffer_of(columns) >= BULK_BUFFER:
             self._in_bulk = True
             self.core.bulk_reads(True)
@@ -105,12 +105,12 @@ class ColumnarSink(PullSink):
             self._arm()
 
     def _buffer_of(self, columns: AnyColumns) -> float:
-        """Bytes that the buffer holds, of messages like these."""
+        """Size of the buffer in bytes, estimated from messages like these."""
         limit = self._options.limit
         return limit if self._options.by_bytes else limit * columns.nbytes / len(columns)
 
     def take(self) -> AnyColumns | None:
-        """What has arrived as one set of columns, ``MAX_TAKE`` at most; None when nothing has."""
+        """Everything that has arrived as one set of columns, at most ``MAX_TAKE``; None when nothing has."""
         chunks = self.chunks
         if not chunks:
             return None
@@ -135,7 +135,7 @@ class ColumnarSink(PullSink):
         return taken
 
     def preload(self, items: list[Any]) -> None:
-        """Put messages of an earlier fetch in front, before ``start``."""
+        """Put messages of an earlier fetch first, before ``start``."""
         if items:
             self.deliver_columns(self._columns_of(items))
 
@@ -151,8 +151,9 @@ class ColumnarSink(PullSink):
         return columns
 
     def _deliver_messages(self, items: list[Any]) -> None:
-        # A message without a reply that is no status did not come from the consumer. In the buffer nobody
-        # would ever take it out, and the machine would wait for the room it occupies.
+        # A message without a reply that is not a status did not come from the consumer. In the buffer it
+        # would stay forever, because readers take columns, and the machine would wait for the room it
+        # occupies.
         logger.warning("%s: ignored %d messages that are not JetStream's", self.label, len(items))
 
     def _warn(self, warning: JetsparkError) -> None:
@@ -166,13 +167,13 @@ class ColumnarSink(PullSink):
             self._looking = self.core.loop.create_task(self._see_whether_it_exists(self.look_up))
 
     async def _see_whether_it_exists(self, look_up: Callable[[], Awaitable[ConsumerInfo]]) -> None:
-        """End when the server says that there is no such consumer. Without an answer, go on asking."""
+        """End when the server says that the consumer does not exist. Without a reply, keep pulling."""
         try:
             await look_up()
         except (ConsumerNotFound, StreamNotFound) as error:
             self._finish(ConsumerLost(error.code, error.description), discard=False)
         except JetsparkError:
-            pass  # a server that starts, or a cluster without a leader
+            pass  # a server that is starting, or a cluster without a leader
         finally:
             self._unanswered = 0
             self._looking = None
@@ -193,7 +194,7 @@ class ColumnarSink(PullSink):
 
 
 class ColumnSource(Protocol):
-    """What columns need of their consumer's handle."""
+    """What columns need from the consumer's handle."""
 
     _stash: Stash
 
@@ -209,7 +210,7 @@ class ColumnSource(Protocol):
 
 
 class ConsumeColumns(ConsumeBase):
-    """Columns as they arrived. ``async with`` it, then call ``take``."""
+    """Columns as they arrive. Enter it with ``async with``, then call ``take``."""
 
     def __init__(
         self,
@@ -229,7 +230,8 @@ class ConsumeColumns(ConsumeBase):
 
         def make_sink(tell: ErrorListener) -> ColumnarSink:
             sink = consumer._new_columnar_sink(options, tell)
-            # A cancelled fetch of this handle may have left messages; without acks they never come again.
+            # A cancelled fetch of this handle may have left messages. Without acks they are not delivered
+            # again.
             sink.preload(consumer._stash.take(options.stop_after))
             return sink
 
@@ -243,9 +245,10 @@ class ConsumeColumns(ConsumeBase):
         return sum(map(len, sink.chunks)) if isinstance(sink, ColumnarSink) else 0
 
     async def take(self, timeout: float | None = None) -> AnyColumns | None:
-        """What has arrived, waiting at most ``timeout`` seconds for the first of it (None: for ever).
+        """Everything that has arrived; waits up to ``timeout`` seconds for the first message (None: forever).
 
-        None when nothing came in time or the end has come (``closed``); raises what ended it.
+        Returns None when nothing arrived in time or the end was reached (``closed``). Raises the error that
+        ended it.
         """
         sink = self._started()
         assert isinstance(sink, ColumnarSink)
@@ -253,7 +256,7 @@ class ConsumeColumns(ConsumeBase):
         if timeout is None:
             columns = await self._take_next(sink)
         else:
-            # What arrives in the moment of the time-out is still handed out.
+            # Messages that arrive at the very moment of the timeout are still returned.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     columns = await self._take_next(sink)
@@ -266,12 +269,13 @@ class ConsumeColumns(ConsumeBase):
         return columns
 
     async def _take_next(self, sink: ColumnarSink) -> AnyColumns | None:
-        """What has arrived, waiting for the first of it; None at the end."""
+        """Everything that has arrived; waits for the first message. None at the end."""
         while True:
             while not sink.chunks and not sink.done:
                 await sink.wait()
-            # A batch has a fixed cost in pure Python, and so has the hand-over to another thread; the
-            # compiled core has next to none, so there a batch is what one read brought.
+            # In pure Python each batch has a fixed cost, and so has the handover to another thread, so small
+            # batches are joined. The compiled core has almost no such cost: there a batch is what one read
+            # returned.
             if self._for_threads or (sink.chunks and type(sink.chunks[0]) is not PackedColumns):
                 await _gather(sink)
             columns = sink.take()
@@ -281,9 +285,10 @@ class ConsumeColumns(ConsumeBase):
 
 
 async def _gather(sink: ColumnarSink) -> None:
-    """Let the loop read what lies in the socket, up to a decent batch; a read brings about a thousand rows.
+    """Let the event loop read what is in the socket, up to a good batch size.
 
-    Two turns of the loop without a new row end it: a lone message hardly waits.
+    One read returns about 1,000 rows. Two turns of the loop without a new row end it, so a single message
+    hardly waits.
     """
     idle = 0
     while sink.chunks and idle < 2 and not sink.done:

@@ -27,9 +27,9 @@ ErrorListener = Callable[[JetsparkError], Any]
 
 
 class HandlerFailed(ConsumeError):
-    """The callback of a ``consume`` raised. The message stays un-acked; consuming goes on.
+    """The callback of a ``consume`` raised an exception. The message stays un-acked; consuming continues.
 
-    ``error`` is what it raised, ``message`` what it was called with.
+    ``error`` is the exception, ``message`` the message that the callback was called with.
     """
 
     def __init__(self, error: BaseException, message: Any) -> None:
@@ -40,17 +40,17 @@ class HandlerFailed(ConsumeError):
         self.message = message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A message is bound to its connection, and what user code raises may not pickle either: both
-        # travel as text.
+        # A message is bound to its connection, and exceptions of user code may not pickle either, so both
+        # are pickled as text.
         rebuild, (cls, args, state) = super().__reduce__()
         return rebuild, (cls, args, {**state, "message": repr(self.message), "error": repr(self.error)})
 
 
 class ConsumeBase:
-    """What both forms share: start at ``async with``, stop or drain, one end.
+    """What all forms of ``consume`` share: start with ``async with``, stop or drain, and a single end.
 
-    Leaving the block stops: nothing more is pulled, and what is buffered is dropped and delivered again
-    after ack_wait. Call ``drain`` first to let the iterator or the callback have it.
+    Leaving the block stops it: no more messages are pulled, and buffered ones are dropped and delivered again
+    after ack_wait. To process the buffered messages first, call ``drain`` before the block ends.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ConsumeBase:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more is pulled: stopped, drained, or ended by an error."""
+        """Whether pulling has ended: stopped, drained, or ended by an error."""
         return self._sink is not None and self._sink.done
 
     @property
@@ -87,15 +87,15 @@ class ConsumeBase:
         await self.stop()
 
     async def stop(self) -> None:
-        """End now. What is buffered is dropped; the server delivers it again after ack_wait."""
+        """End now. Buffered messages are dropped; the server delivers them again after ack_wait."""
         sink = self._started()
         sink.stop()
         sink.takers.clear()
 
     async def drain(self) -> None:
-        """Pull no more; what has arrived is still handed out, then the iteration ends.
+        """Stop pulling. Messages that have arrived are still handed out, then the iteration ends.
 
-        Returns at once. Acks work until the connection is closed.
+        Returns immediately. Acks work until the connection is closed.
         """
         self._started().drain()
 
@@ -113,7 +113,7 @@ class ConsumeBase:
             call_listener(self._on_error, error, what, sink.core.loop, self._listening)
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
-        """The connection is drained: readers get what has arrived, and can still ack it."""
+        """The connection is draining: readers get the messages that have arrived, and can still ack them."""
         sink = self._started()
         sink.drain()
         timeout = sink.core.options.drain_timeout
@@ -124,7 +124,7 @@ class ConsumeBase:
             )
 
     def _end(self, sink: FlowSink) -> JetsparkError | None:
-        """The error to raise at the end, once; None when the end was asked for."""
+        """The error to raise at the end; returned once. None when the end was requested."""
         if sink.error is None or sink.closed_by_user or self._raised:
             return None
         self._raised = True
@@ -132,7 +132,7 @@ class ConsumeBase:
         return sink.error
 
     def _announce(self, sink: FlowSink) -> None:
-        """Tell the listener, once, of the error that ended it."""
+        """Report the error that ended it to the listener, once."""
         if sink.error is not None and not sink.closed_by_user and not self._told:
             self._told = True
             self._tell(sink.error)
@@ -141,8 +141,9 @@ class ConsumeBase:
 class Consume(ConsumeBase):
     """Messages one by one: ``async with consumer.consume() as messages: async for message in messages``.
 
-    Warnings (missed heartbeats, limits, leader changes) go to ``on_error`` and the log; consuming goes on.
-    What it can't recover from (consumer deleted, a push consumer) is raised behind the last message.
+    Warnings (missed heartbeats, limits, leader changes) go to ``on_error`` and the log, and consuming
+    continues. Errors without recovery (the consumer was deleted, or is a push consumer) are raised after the
+    last message.
     """
 
     def __aiter__(self) -> Self:
@@ -171,7 +172,7 @@ class Consume(ConsumeBase):
 
 
 class ConsumeBatches(ConsumeBase):
-    """Messages in lists, as they arrived: for code that works on many at a time."""
+    """Messages in lists, as they arrive: for code that processes many at a time."""
 
     def __aiter__(self) -> Self:
         self._started().takers.add(asyncio.current_task())
@@ -196,7 +197,8 @@ class ConsumeBatches(ConsumeBase):
         buffer.clear()
         wanted = sink.deliverable
         if len(batch) > wanted:
-            # Back into the buffer, which the end discards: an ordered consumer goes on there.
+            # Put them back into the buffer, which is discarded at the end: an ordered consumer continues
+            # there.
             buffer.extend(batch[wanted:])
             del batch[wanted:]
         sink.report()
@@ -204,10 +206,10 @@ class ConsumeBatches(ConsumeBase):
 
 
 class ConsumeCallback(ConsumeBase):
-    """Messages to a callback, async or not; ``concurrency`` of them at a time.
+    """Messages to a callback, async or not; up to ``concurrency`` calls run at a time.
 
-    With concurrency 1 they come in order, one after the other. Await ``wait`` for the end. What the callback
-    raises is reported with its traceback, and goes to ``on_error`` as :class:`HandlerFailed`.
+    With concurrency 1 messages are processed in order, one at a time. Await ``wait`` for the end. Exceptions
+    of the callback are reported with their traceback, and passed to ``on_error`` as :class:`HandlerFailed`.
     """
 
     def __init__(
@@ -238,22 +240,24 @@ class ConsumeCallback(ConsumeBase):
         return self
 
     async def stop(self) -> None:
-        """End now. What is buffered is dropped; callbacks under way are finished.
+        """End now. Buffered messages are dropped; running callbacks are allowed to finish.
 
-        Waits for them, except when one of them calls it.
+        Waits for them, unless it is called from one of them.
         """
         await super().stop()
         await self._finish_workers()
 
     async def wait(self) -> None:
-        """Wait for the end: ``stop``, ``drain`` or ``stop_after`` reached; raises what ended it otherwise."""
+        """Wait for the end: ``stop``, ``drain`` or ``stop_after``. Raises the error that ended it
+        otherwise."""
         await self._finish_workers()
         error = self._end(self._started())
         if error is not None:
             raise error
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
-        """The connection is drained: callbacks get what has arrived, and can still ack it."""
+        """The connection is draining: callbacks get the messages that have arrived, and can still ack
+        them."""
         sink = self._started()
         sink.drain()
         # A callback that drains its own connection can't be waited for.
@@ -267,7 +271,8 @@ class ConsumeCallback(ConsumeBase):
             )
 
     async def _finish_workers(self) -> None:
-        # A callback may stop its own consume. It can't wait for itself, nor for others that do the same.
+        # A callback may stop its own consume. It can't wait for itself, or for other callbacks that do the
+        # same.
         if self._workers and asyncio.current_task() not in self._workers:
             await asyncio.wait(self._workers)
 
@@ -286,7 +291,7 @@ class ConsumeCallback(ConsumeBase):
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
                         raise
-                    # Not this worker was cancelled but something the callback waited for.
+                    # This worker was not cancelled; something that the callback awaited was.
                     self._failed(error, message)
                 except Exception as error:
                     self._failed(error, message)
@@ -297,7 +302,7 @@ class ConsumeCallback(ConsumeBase):
             await sink.wait()
 
     def _worker_ends(self, sink: FlowSink) -> None:
-        """One of the workers has met the end. The last of them tells why: perhaps nobody calls ``wait``."""
+        """One worker has reached the end. The last one reports why, since ``wait`` may never be called."""
         self._left -= 1
         if not self._left and sink.error is not None and not sink.closed_by_user:
             logger.warning(
@@ -313,24 +318,24 @@ class ConsumeCallback(ConsumeBase):
 
 
 def tell_failure(sink: FlowSink, error: BaseException, message: Message) -> None:
-    """A callback raised on a message of this sink."""
+    """A callback raised an exception for a message of this sink."""
     what = f"callback of {sink.label} raised on a message of {message.subject!r}"
     sink.callback_failed(HandlerFailed(error, message), what, error)
 
 
 class Inside:
-    """A consume as the facade for threads sees it, whose threads take the place of tasks."""
+    """A consume as the blocking facade sees it, which uses threads instead of tasks."""
 
     def __init__(self, consume: ConsumeBase) -> None:
         self._consume = consume
 
     @property
     def sink(self) -> FlowSink | None:
-        """What the messages come to; None before the start."""
+        """The sink that receives the messages; None before the start."""
         return self._consume._sink
 
     def end(self, sink: FlowSink) -> JetsparkError | None:
-        """The error to raise at the end, once; None when the end was asked for."""
+        """The error to raise at the end; returned once. None when the end was requested."""
         return self._consume._end(sink)
 
     async def start(self) -> None:
@@ -341,7 +346,7 @@ class Inside:
 
 
 class InsideCallback(Inside):
-    """The same for one with a callback."""
+    """The same for a consume with a callback."""
 
     def __init__(self, consume: ConsumeCallback) -> None:
         super().__init__(consume)

@@ -1,9 +1,9 @@
-"""What can go wrong while messages are consumed, as types.
+"""Errors and warnings during consumption, as types.
 
-Two families. A :class:`ConsumeError` ends a ``consume``, ``fetch`` or subscription and is raised after the
-messages that had arrived were handed out. A :class:`PullWarning` tells of something that ``consume`` recovers
-from by itself; it is handed to the warning listener, and raised only by a ``fetch`` or ``next`` whose one
-request it ended. All survive pickle.
+There are two families. A :class:`ConsumeError` ends a ``consume``, ``fetch`` or subscription, and is raised
+after the messages that had arrived were handed out. A :class:`PullWarning` reports something that ``consume``
+recovers from by itself. It goes to the warning listener, and is raised only by a ``fetch`` or ``next`` whose
+single request it ended. All of them can be pickled.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class ConsumeError(JetsparkError):
-    """Root of everything that ends or disturbs the delivery of messages."""
+    """Base of all errors that end or disturb the delivery of messages."""
 
 
 class StatusError(ConsumeError):
-    """The server ended a request or a delivery with a status; ``code`` and ``description`` are its words."""
+    """The server ended a request or a delivery with a status; ``code`` and ``description`` are the
+    server's."""
 
     remedy = ""
 
@@ -40,9 +41,9 @@ class ConsumerDeleted(StatusError):
 
 
 class ConsumerLost(ConsumerDeleted):
-    """The consumer does not exist any more, and no status said so.
+    """The consumer no longer exists, and no status reported it.
 
-    It went with a server that restarted, or was deleted while there was no link. Ends what hands out columns
+    It was lost when its server restarted, or deleted while the connection was down. This ends column readers
     (``consume_arrow``); ``consume`` waits for a consumer of the same name.
     """
 
@@ -65,7 +66,7 @@ class PullRefused(StatusError):
 
 
 class PullWarning(ConsumeError):
-    """Disturbance that ``consume`` recovers from by itself."""
+    """A disturbance that ``consume`` recovers from by itself."""
 
 
 class StatusWarning(StatusError, PullWarning):
@@ -91,29 +92,29 @@ class MaxRequestMaxBytesExceeded(StatusWarning):
 
 
 class MaxWaitingExceeded(StatusWarning):
-    """Too many pull requests wait on the consumer."""
+    """Too many pull requests are waiting on the consumer."""
 
     remedy = "too many pull requests wait; use fewer clients or raise the consumer's max_waiting"
 
 
 class MaxAckPendingExceeded(StatusWarning):
-    """Too many messages are delivered but not acknowledged."""
+    """Too many messages are delivered but not yet acknowledged."""
 
     remedy = "acknowledge faster or raise the consumer's max_ack_pending"
 
 
 class NoConsumerResponders(StatusWarning):
-    """Nobody answers for the consumer: it does not exist, or its leader is not elected yet."""
+    """No server responds for the consumer: it does not exist, or its leader is not elected yet."""
 
     remedy = "the consumer does not exist or has no leader yet; check stream and consumer name"
 
 
 class LeadershipChanged(StatusWarning):
-    """The consumer has a new leader; the requests that the old one held are void."""
+    """The consumer has a new leader; the requests held by the old leader are void."""
 
 
 class ServerShutdown(StatusWarning):
-    """The server that held the requests shuts down; they are void."""
+    """The server that held the requests is shutting down; they are void."""
 
 
 class PinIdMismatch(StatusWarning):
@@ -133,22 +134,22 @@ class UnexpectedStatus(StatusWarning):
 
 
 class MissedHeartbeat(PullWarning):
-    """Neither a message nor a heartbeat came for so long that the requests must be lost. Not terminal."""
+    """Neither a message nor a heartbeat arrived for so long that the requests must be lost. Not terminal."""
 
     def __init__(self, silence: float, heartbeat: float) -> None:
         super().__init__(
             f"nothing received for {silence:.3f} s although a heartbeat is due every {heartbeat:.3f} s: "
-            "the server, its consumer leader or the way to it is gone, or max_waiting is exhausted"
+            "the server, the consumer's leader or the network path is gone, or max_waiting is exhausted"
         )
         self.silence = silence
         self.heartbeat = heartbeat
 
 
 class PullUnanswered(PullWarning):
-    """A fetch got neither all its messages nor a status that ends it until after it expired.
+    """A fetch received neither all its messages nor a final status, even after it expired.
 
-    Nobody said that the consumer has no messages, so this is no empty fetch. ``reason``: what kept the
-    answer away, where that is known.
+    This is not an empty fetch, because the server did not say that the consumer has no messages. ``reason``:
+    what prevented the reply, where that is known.
     """
 
     def __init__(self, waited: float, expires: float, reason: str = "") -> None:
@@ -166,11 +167,11 @@ class PullUnanswered(PullWarning):
 
 
 class ConsumerGap(ConsumeError):
-    """Messages of a push consumer were lost between server and client (a hole in its sequence)."""
+    """Messages of a push consumer were lost between server and client: its sequence has a gap."""
 
     def __init__(self, expected: int, received: int, sequence: int) -> None:
         super().__init__(
-            f"consumer sequence {received} (stream sequence {sequence}) came where {expected} was due: "
+            f"received consumer sequence {received} (stream sequence {sequence}) instead of {expected}: "
             "messages were lost on the way; with acks the server delivers them again"
         )
         self.expected = expected
@@ -179,16 +180,16 @@ class ConsumerGap(ConsumeError):
 
 
 class OrderedReset(PullWarning):
-    """An ordered consumer is made anew; delivery goes on behind the last message, nothing is lost."""
+    """An ordered consumer is being recreated. Delivery continues after the last message; nothing is lost."""
 
     def __init__(self, reason: str, last_sequence: int) -> None:
-        super().__init__(f"ordered consumer reset ({reason}), goes on after sequence {last_sequence}")
+        super().__init__(f"ordered consumer reset ({reason}); it continues after sequence {last_sequence}")
         self.reason = reason
         self.last_sequence = last_sequence
 
 
 class OrderedResetFailed(ConsumeError):
-    """An ordered consumer could not be made anew in ``max_reset_attempts`` attempts."""
+    """An ordered consumer could not be recreated within ``max_reset_attempts`` attempts."""
 
     def __init__(self, attempts: int, reason: str, last_sequence: int) -> None:
         super().__init__(

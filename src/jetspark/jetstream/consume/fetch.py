@@ -1,21 +1,21 @@
 """``fetch`` and ``next`` (ADR-37 'Fetch', 'Next'): one request, then the end.
 
-Each fetch has an inbox of its own, so a late status of one can't reach another, and unsubscribing it
+Each fetch has its own inbox, so a late status of one fetch can't reach another, and unsubscribing the inbox
 withdraws the request from the server.
 
-**Empty is what the server said**: 404, 408, or the end of a request that was served. Whatever else ends a
-fetch without a message is raised: no link, no answer by the client's own deadline, no leader, a message that
-is larger than ``max_bytes``.
+**Empty means that the server said so**: 404, 408, or the end of a request that was served. Anything else that
+ends a fetch without a message is raised: no connection, no reply by the client's own deadline, no leader, or
+a message larger than ``max_bytes``.
 
-Cancelling a fetch loses nothing. What had arrived, and what arrives until the server has confirmed the
-UNSUB, goes to the consumer handle's *stash*: to a fetch of that handle that is waiting, else to the next
-one; unless its ack_wait has passed, for then the server delivers it again anyway.
+Cancelling a fetch loses nothing. Messages that had arrived, and those that arrive until the server has
+confirmed the UNSUB, go to the *stash* of the consumer handle: to a waiting fetch of that handle, or else to
+the next one. Messages whose ack_wait has passed are dropped, because the server delivers them again anyway.
 
-A message that the server sends in the instant in which it takes the UNSUB goes nowhere. With acks it is
-delivered again. Where it would not be (ack policy none, max_deliver 1) the UNSUB of a cancelled fetch comes
-later, when what was there for its request has been sent (``PullSink._served``). What is published in that
-instant is lost all the same: the protocol has no other way to withdraw a request, and one that stays open
-would take messages from those who still wait.
+A message that the server sends at the very moment it processes the UNSUB is dropped. With acks it is
+delivered again. Where it would not be (ack policy none, max_deliver 1), the UNSUB of a cancelled fetch is
+sent later, when the server has sent what it had for the request (``PullSink._served``). A message published
+at that very moment is still lost: the protocol has no other way to withdraw a request, and a request that
+stays open would take messages from other readers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class MessageBatch(list["Message"]):
-    """The messages of a fetch. ``error`` is what ended it early, None when nothing did."""
+    """The messages of a fetch. ``error`` is the error that ended it early, or None."""
 
     error: JetsparkError | None = None
 
@@ -50,12 +50,12 @@ class MessageBatch(list["Message"]):
 class Fetch:
     """A fetch: ``await`` it for all messages at once, or ``async for`` over them as they come.
 
-    An empty batch means that the server said so. What ends a fetch early (consumer deleted, missed
-    heartbeats, a limit of the consumer) or leaves it without an answer (:class:`NotConnected`,
-    :class:`PullUnanswered`) leaves the messages that came before it: awaiting gives them with
-    ``batch.error`` set, or raises the error when there are none; iterating raises it behind the last one.
+    An empty batch means that the server said so. A fetch may end early (consumer deleted, missed heartbeats,
+    a limit of the consumer) or get no reply (:class:`NotConnected`, :class:`PullUnanswered`). The messages
+    that came before are kept: awaiting returns them with ``batch.error`` set, or raises the error when there
+    are none; iterating raises the error after the last message.
 
-    It is no coroutine: to run one as a task use ``asyncio.ensure_future(consumer.fetch(10))``.
+    It is not a coroutine: to run one as a task use ``asyncio.ensure_future(consumer.fetch(10))``.
     """
 
     def __init__(self, target: PullTarget, options: FetchOptions, stash: Stash) -> None:
@@ -107,11 +107,12 @@ class Fetch:
         return FetchIterator(self, stashed, sink)
 
     def _error_of(self, sink: PullSink, found: int) -> JetsparkError | None:
-        """What ended it early. One that has messages ends as usual when the next is too large."""
+        """The error that ended it early. A fetch that has messages ends normally when the next is too
+        large."""
         return None if found and isinstance(sink.error, NextMessageTooLarge) else sink.error
 
     def _last_look(self) -> list[Message]:
-        """The server has said that there is nothing: what others of this handle left behind since."""
+        """After the server said that it has nothing: what other fetches of this handle have left since."""
         options = self._options
         found = self._stash.take(options.batch, options.max_bytes)
         if not found and len(self._stash):
@@ -119,7 +120,7 @@ class Fetch:
         return found
 
     def _start(self, stashed: list[Message]) -> PullSink | None:
-        """Send the request for what the stash does not have; None when it has all."""
+        """Send the request for what the stash lacks; None when the stash has everything."""
         options = self._options
         stashed.extend(self._stash.take(options.batch, options.max_bytes))
         if stashed:
@@ -136,10 +137,10 @@ class Fetch:
 
 
 class FetchIterator:
-    """The messages of a fetch as they come. Leaving the loop early gives the rest to the stash, at once.
+    """The messages of a fetch as they come. Leaving the loop early returns the rest to the stash immediately.
 
-    A class and not an async generator: those are closed some time after the loop was left, so that the
-    next fetch would overtake what this one had received.
+    This is a class and not an async generator: generators are closed some time after the loop was left, so
+    the next fetch would overtake the messages that this one had received.
     """
 
     def __init__(self, fetch: Fetch, stashed: list[Message], sink: PullSink | None) -> None:
@@ -178,7 +179,7 @@ class FetchIterator:
         return message
 
     async def aclose(self) -> None:
-        """End the iteration; what was not handed out is for the next fetch of the consumer."""
+        """End the iteration. Messages that were not handed out go to the next fetch of the consumer."""
         self._give_back()
 
     def __del__(self) -> None:
@@ -188,7 +189,7 @@ class FetchIterator:
         if asyncio._get_running_loop() is loop:
             self._give_back()
         else:
-            # Collected elsewhere or later; when the loop is closed, so is the connection.
+            # Garbage-collected in another thread, or later. If the loop is closed, so is the connection.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._give_back)
 
@@ -202,5 +203,5 @@ class FetchIterator:
 
 
 def collecting(fetch: Fetch) -> tuple[Callable[[], Awaitable[MessageBatch]], Stash]:
-    """What collects the messages of a fetch, and where those go that are not taken; for our own packages."""
+    """The function that collects a fetch's messages, and the stash for the rest. Internal to jetspark."""
     return fetch._collect, fetch._stash

@@ -1,9 +1,9 @@
-"""What the drivers of the flow machines share: an inbox, a buffer, a timer, and whoever waits for messages.
+"""What the drivers of the flow machines share: an inbox, a buffer, a timer, and the waiting readers.
 
 A :class:`FlowSink` joins a machine (:mod:`~jetspark.jetstream.flow.pull`,
-:mod:`~jetspark.jetstream.flow.push`) to a connection. It tells statuses from messages, hands the machine what
-arrives a run at a time, performs the actions that come back, and keeps the messages until somebody takes
-them. ``fetch``, ``next``, ``consume`` and subscriptions are thin faces of it.
+:mod:`~jetspark.jetstream.flow.push`) to a connection. It separates statuses from messages, reports arriving
+messages to the machine in runs, performs the actions that come back, and keeps the messages until a reader
+takes them. ``fetch``, ``next``, ``consume`` and subscriptions are thin layers above it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FlowSink(Sink):
         self.closed_by_user = False
         # Called once at the end, when nothing more can arrive.
         self.on_done: Callable[[], None] | None = None
-        # Called when the connection is drained, with the task that asked for it; None: just let it close.
+        # Called when the connection is drained, with the task that requested it. None: simply let it close.
         self.drain_all: Callable[[asyncio.Task[Any] | None], Awaitable[None]] | None = None
         self.takers = Readers()
         # Report processed messages when the buffer is no longer than this.
@@ -85,13 +85,13 @@ class FlowSink(Sink):
 
     @property
     def label(self) -> str:
-        """What the log and errors call it."""
+        """Its name in the log and in errors."""
         return f"subscription to {self.subject!r}"
 
     # Life
 
     async def open(self) -> None:
-        """Check what only the server knows, then ``start``."""
+        """Run the checks that need the server, then ``start``."""
         self.start()
 
     def start(self) -> None:
@@ -102,12 +102,12 @@ class FlowSink(Sink):
         self._arm()
 
     def stop(self) -> None:
-        """End now; what is buffered is discarded and, with acks, delivered again after ack_wait."""
+        """End now. Buffered messages are discarded and, with acks, delivered again after ack_wait."""
         self._perform(self.flow.stop(self._now()))
         self._finish(None, discard=True)
 
     def drain(self) -> None:
-        """Let nothing more come, let the user have what has arrived, then end."""
+        """Stop receiving, let the user take the messages that have arrived, then end."""
         raise NotImplementedError
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
@@ -122,11 +122,11 @@ class FlowSink(Sink):
         raise NotImplementedError
 
     def report(self) -> None:
-        """Tell the machine what was taken out of the buffer since the last report."""
+        """Report to the machine what was taken out of the buffer since the last report."""
         raise NotImplementedError
 
     async def wait(self) -> None:
-        """Sleep until there is something in the buffer or the end has come."""
+        """Sleep until there is something in the buffer or the end is reached."""
         await self._waiters.wait()
 
     # What the connection calls
@@ -147,12 +147,12 @@ class FlowSink(Sink):
         self._arm()
 
     def ended(self, error: JetsparkError | None) -> None:
-        # Closed by the user: what is buffered can't be acked any more.
+        # Closed by the user: buffered messages can no longer be acked.
         self.closed_by_user = error is None
         self._finish(error or ConnectionClosed("the connection was closed"), discard=error is None)
 
     def closed_behind(self) -> None:
-        # Readers may learn of it in other threads, when there is no loop any more that could tell them.
+        # Readers in other threads may learn of it after the loop that could have told them is gone.
         self._finish(None, discard=False)
 
     # Internals
@@ -166,13 +166,13 @@ class FlowSink(Sink):
     def _may_be_status(self, item: Any) -> bool:
         """Whether a message with headers is a status, if it has a status line.
 
-        A delivered message has an ack reply, a status has none. Without this check somebody could publish an
+        A delivered message has an ack reply, a status has none. Without this check, a client could publish an
         empty message with a status line, and it would never reach the user.
         """
         return not (item.data or item.reply)
 
     def _deliver_mixed(self, items: list[Any], marked: list[int]) -> None:
-        """Statuses among messages: keep the order, and hand the machine each stretch between statuses."""
+        """Statuses among messages: keep the order, and report each run of messages between statuses."""
         begin = 0
         for index in marked:
             item = items[index]
@@ -181,7 +181,7 @@ class FlowSink(Sink):
             try:
                 status = item.status
             except ProtocolError:
-                continue  # a malformed header block of some publisher; the message is the user's problem
+                continue  # a publisher's malformed header block: left to the user's code
             if status is None:
                 continue
             if index > begin:
@@ -190,7 +190,7 @@ class FlowSink(Sink):
             try:
                 headers = item.headers
             except ProtocolError:
-                headers = None  # its first line is good; what the rest should say is as good as not said
+                headers = None  # its status line is valid; treat the unreadable headers as absent
             self.on_status(Status(status[0], status[1], headers, item.reply))
             if self.done:
                 return
@@ -198,7 +198,7 @@ class FlowSink(Sink):
             self._deliver_messages(items[begin:] if begin else items)
 
     def on_status(self, status: Status) -> None:
-        """A status message; in order with the messages around it."""
+        """A status message, in order with the messages around it."""
         self._perform(self.flow.on_status(status, self._now()))
         if status.kind is not Kind.HEARTBEAT:
             self._arm()
@@ -211,12 +211,12 @@ class FlowSink(Sink):
             self._wake()
 
     def _warn(self, warning: JetsparkError) -> None:
-        """Log it and tell whoever listens."""
+        """Log it and notify the listener."""
         logger.warning("%s: %s", self.label, warning, extra=fields(source=self.label, error=warning))
         self._notify(warning)
 
     def callback_failed(self, failure: JetsparkError, what: str, error: BaseException) -> None:
-        """User code raised: tell the loop's exception handler and whoever listens. For any thread."""
+        """User code raised: tell the loop's exception handler and the listener. Callable from any thread."""
         report_failure(self.core.loop, what, error)
         self._notify(failure)
 
@@ -249,7 +249,7 @@ class FlowSink(Sink):
         return self.core.loop.time()
 
     def _arm(self) -> None:
-        """Set the timer to the machine's next deadline; an earlier timer may fire and look again."""
+        """Set the timer to the machine's next deadline. An earlier timer may fire; it then checks again."""
         due = None if self.done else self.flow.next_deadline()
         if due is None:
             if self._timer is not None:
@@ -270,7 +270,7 @@ class FlowSink(Sink):
 
 
 class ChainedSink(Protocol):
-    """What the chain of an ordered consumer asks of the sink that reads from its consumers."""
+    """What the chain of an ordered consumer needs from the sink that reads from its consumers."""
 
     @property
     def wants_more(self) -> bool: ...

@@ -1,6 +1,6 @@
 """Ordered consumers: every message once and in order, without acks, whatever happens to the server.
 
-:class:`OrderedConsumer` is what the user holds; the consumers behind it are those of
+Users hold an :class:`OrderedConsumer`; the consumers behind it belong to
 :class:`~jetspark.jetstream.consume.ordered_chain.OrderedChain`.
 """
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 
 class OrderedStash(Stash):
-    """Without acks nothing comes twice, so what a cancelled fetch had received is kept without a limit."""
+    """Without acks nothing is delivered twice, so messages of a cancelled fetch are kept without a time
+    limit."""
 
     def put_back(self, sink: PullSink) -> None:
-        """Take over everything at once: whatever is still on its way comes from the next consumer."""
+        """Take over everything immediately: messages still on their way come again from the next consumer."""
         self.keep(sink.buffer)
         sink.stop()
 
     def keep(self, messages: deque[Any]) -> None:
-        """Take the messages over; what was taken out and not handed out goes back to the front."""
+        """Take over the messages. Those that were taken out and not handed out go back to the front."""
         kept = self._messages
         if kept and messages and sequences(messages[0].reply)[1] < sequences(kept[0][1].reply)[1]:
             kept.extendleft((float("inf"), message) for message in reversed(messages))
@@ -49,7 +50,7 @@ class OrderedStash(Stash):
 
 
 class OrderedFetch(Fetch):
-    """A fetch from the consumer that is current at the time."""
+    """A fetch from the consumer that is current when the fetch starts."""
 
     def __init__(self, chain: OrderedChain, options: FetchOptions, stash: Stash) -> None:
         super().__init__(chain.target, options, stash)
@@ -60,7 +61,7 @@ class OrderedFetch(Fetch):
         options, stash = self._options, self._stash
         stashed.extend(stash.take(options.batch, options.max_bytes))
         if len(stash):
-            # Full, or the next is too large: nothing may overtake it.
+            # Full, or the next message is too large: newer messages must not overtake it.
             if not stashed:
                 raise NextMessageTooLarge(409, "Message Size Exceeds MaxBytes")
             return None
@@ -76,16 +77,16 @@ class OrderedFetch(Fetch):
 
 
 class OrderedConsumer(Consumer):
-    """Reads a stream in order, each message once, without acks. Made by ``create_ordered_consumer``.
+    """Reads a stream in order, each message once, without acks. Returned by ``create_ordered_consumer``.
 
-    Behind it is an ephemeral consumer that is replaced whenever something is doubtful: lost messages, missed
-    heartbeats, deletion, a reconnect, a restart of the server. ``name``, ``info`` and ``cached_info`` tell of
-    the current one. Its position is that of the handle: each fetch or consume goes on where the one before
-    it ended, and messages that were buffered but not handed out come again. One of them at a time;
-    :class:`OrderedConsumerBusy` otherwise.
+    Behind it is an ephemeral consumer that is replaced whenever it is in doubt: after lost messages, missed
+    heartbeats, deletion, a reconnect or a server restart. ``name``, ``info`` and ``cached_info`` describe the
+    current one. The handle keeps the position: each fetch or consume continues where the previous one ended,
+    and messages that were buffered but not handed out come again. Only one fetch or consume may run at a
+    time; a second one raises :class:`OrderedConsumerBusy`.
 
-    Reading ends with :class:`OrderedResetFailed` after ``max_reset_attempts``, and when the stream is gone.
-    ``close`` deletes the consumer on the server; without it the server does so after
+    Reading ends with :class:`OrderedResetFailed` after ``max_reset_attempts``, and when the stream is
+    deleted. ``close`` deletes the consumer on the server; without it the server does so after
     ``inactive_threshold``. As a context manager it closes itself.
     """
 
@@ -95,7 +96,7 @@ class OrderedConsumer(Consumer):
         super().__init__(js, chain.info)
         self._target = chain.target
         self._stash = OrderedStash(chain.target, None)
-        # The next consumer delivers again what was on its way to nobody.
+        # Messages on their way to a sink that has ended are delivered again by the next consumer.
         chain.target.again = True
 
     @property
@@ -124,34 +125,34 @@ class OrderedConsumer(Consumer):
         return self._chain.flow.last_stream_seq
 
     async def info(self) -> ConsumerInfo:
-        """Ask the server for the info of the current consumer; one is made when there is none."""
+        """Ask the server for the info of the current consumer; creates a consumer when there is none."""
         if self._chain.error is not None:
             raise self._chain.error
         await self._chain.open()
         return await super().info()
 
     async def close(self) -> None:
-        """End what reads from it and delete the consumer on the server. May be called again."""
+        """End the running fetch or consume and delete the consumer on the server. May be called again."""
         await self._chain.close()
 
     async def delete(self) -> None:
-        """The same as ``close``."""
+        """Same as ``close``."""
         await self.close()
 
     async def pause(self, until: datetime) -> ConsumerPause:
-        """Not for ordered consumers: the next reset would undo it."""
+        """Not available for ordered consumers: the next reset would undo it."""
         self._refuse("pause")
 
     async def resume(self) -> ConsumerPause:
-        """Not for ordered consumers: they can't be paused."""
+        """Not available for ordered consumers: they can't be paused."""
         self._refuse("resume")
 
     async def unpin(self, group: str) -> None:
-        """Not for ordered consumers: they have no priority groups."""
+        """Not available for ordered consumers: they have no priority groups."""
         self._refuse("unpin")
 
     async def reset(self, seq: int | None = None) -> ConsumerInfo:
-        """Not for ordered consumers: create one with ``opt_start_seq``."""
+        """Not available for ordered consumers: create one with ``opt_start_seq`` instead."""
         self._refuse("reset")
 
     def _refuse(self, operation: str) -> Never:
@@ -172,7 +173,7 @@ class OrderedConsumer(Consumer):
         self, options: PullOptions, tell: Callable[[JetsparkError], Any]
     ) -> OrderedColumnarSink:
         from jetspark.jetstream.consume.ordered_columns import (
-            OrderedColumnarSink,  # only for those who use columns
+            OrderedColumnarSink,  # imported only when columns are used
         )
 
         self._chain.check_free()
@@ -186,7 +187,7 @@ def _refuse_group(options: PullOptions | FetchOptions) -> None:
 
 
 async def create_ordered(js: Home, stream: str, config: OrderedConsumerConfig) -> OrderedConsumer:
-    """Make the chain and its first consumer, so that mistakes show at once."""
+    """Create the chain and its first consumer, so that mistakes show immediately."""
     chain = OrderedChain(js, stream, config)
     await chain.open()
     return OrderedConsumer(js, chain)

@@ -1,15 +1,15 @@
-"""The consumers behind an ordered one: made, read and replaced.
+"""The consumers behind an ordered consumer: how they are created, read and replaced.
 
-:class:`OrderedFlow` decides when the consumer on the server is to be replaced and where the next begins.
-Here it is driven: :class:`OrderedChain` makes and deletes the consumers, and :class:`OrderedSink` is the pull
-that reads from the current one.
+:class:`OrderedFlow` decides when the consumer on the server must be replaced and where the next one starts.
+This module drives it: :class:`OrderedChain` creates and deletes the consumers, and :class:`OrderedSink` is
+the pull that reads from the current one.
 
-To the pull machine a reset looks like a lost connection: its requests are void, what is buffered stays, and
-"connected again" means that the next consumer exists. Each consumer gets an inbox of its own, so a message
-of an old one can't reach the check.
+To the pull machine a reset looks like a lost connection: its requests are void, the buffer stays, and
+"reconnected" means that the next consumer exists. Each consumer has its own inbox, so a message of an old
+consumer can't reach the order check.
 
-A received chunk is judged by its first and last message alone; only when these do not fit is it taken
-apart.
+A received chunk is checked by its first and last message alone. Only when these do not match the expected
+sequences is each message inspected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("jetstream")
 
-# Statuses after which the consumer is gone: it lives in the memory of one server.
+# Statuses that mean the consumer is gone: it lives in the memory of one server.
 LOST = {
     Kind.CONSUMER_DELETED: "consumer deleted",
     Kind.NO_RESPONDERS: "no responders",
@@ -54,7 +54,8 @@ LOST = {
 
 
 class OrderedConsumerBusy(ConsumeError):
-    """An ordered consumer was used twice at a time; its order would mean nothing. Make a second one."""
+    """Two fetches or consumes used one ordered consumer at once, which would break its order. Create a second
+    one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -65,7 +66,8 @@ class OrderedConsumerBusy(ConsumeError):
 
 
 class OrderedConsumerClosed(ConsumeError):
-    """The ordered consumer was closed. Create a new one, with ``opt_start_seq`` to go on where it was."""
+    """The ordered consumer was closed. Create a new one, with ``opt_start_seq`` to continue at its
+    position."""
 
     def __init__(self, name: str, last_sequence: int) -> None:
         super().__init__(
@@ -77,7 +79,7 @@ class OrderedConsumerClosed(ConsumeError):
 
 
 class OrderedSink(PullSink):
-    """A pull from whatever consumer the chain has at the moment."""
+    """A pull from the chain's current consumer."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class OrderedSink(PullSink):
         self._chain = chain
         self._ordered = chain.flow
         self._is_fetch = isinstance(options, FetchOptions)
-        # What ends the sink right now leaves nothing open on the server.
+        # Whether the sink, if it ended now, would leave no request open on the server.
         self._settled = False
         self.serial = 0
 
@@ -99,7 +101,7 @@ class OrderedSink(PullSink):
 
     @property
     def wants_more(self) -> bool:
-        """Whether a next consumer is worth making."""
+        """Whether creating a next consumer is worthwhile."""
         return self.flow.state is State.RUNNING
 
     # Life
@@ -119,18 +121,18 @@ class OrderedSink(PullSink):
         chain.ensure()
 
     def preload(self, items: list[Any]) -> None:
-        """What an earlier fetch had received: it has passed the check."""
+        """Messages of an earlier fetch, which have passed the order check."""
         if items:
             super()._deliver_messages(items)
 
     def pause(self) -> None:
-        """The consumer is doubtful: requests are void, nothing is sent."""
+        """The consumer is in doubt: its requests are void, and nothing is sent."""
         if not self.done:
             self._perform(self.flow.on_disconnect(self._now()))
             self._arm()
 
     def renew(self) -> None:
-        """A new inbox for the next consumer; what still comes for the old one has nowhere to go."""
+        """Use a new inbox for the next consumer; messages that still arrive for the old one are dropped."""
         self.core.router.remove(self)
         self.subject = self.core.new_inbox()
         self.core.router.add(self)
@@ -161,7 +163,7 @@ class OrderedSink(PullSink):
         if status.kind is Kind.HEARTBEAT:
             self._chain.perform(ordered.on_heartbeat(self.serial, status.last_consumer_seq, now))
         elif status.traits.ends is Ends.ONE:
-            ordered.on_heartbeat(self.serial, None, now)  # an answer is a sign of life as well
+            ordered.on_heartbeat(self.serial, None, now)  # any reply is also a sign of life
         self._settled = self._is_fetch
         super().on_status(status)
         self._settled = False
@@ -189,14 +191,14 @@ class OrderedSink(PullSink):
         self._settled = False
 
     def _inspect(self, items: list[Any]) -> None:
-        """The ends of the chunk do not fit: look at each message."""
+        """The ends of the chunk do not match: inspect each message."""
         ours: list[Any] = []
         keys: list[tuple[int, int, int]] = []
         for item in items:
             try:
                 consumer_seq, stream_seq = sequences(item.reply)
             except NotJetStreamMessage:
-                continue  # somebody else published to our inbox
+                continue  # another client published to our inbox
             ours.append(item)
             keys.append((self.serial, consumer_seq, stream_seq))
         keep, actions = self._ordered.on_each(keys, self._now())
@@ -210,7 +212,7 @@ class OrderedSink(PullSink):
         actions = self.flow.on_timer(now)
         missed = [a for a in actions if isinstance(a, Warn) and isinstance(a.warning, MissedHeartbeat)]
         if missed:
-            # Not the pulls that come with it: they would go to the consumer that is given up.
+            # Skip the pulls that come with it: they would go to the abandoned consumer.
             self._perform(missed)
             self._chain.perform(self._ordered.on_missed_heartbeat(self.serial, now))
         else:
@@ -243,7 +245,7 @@ class OrderedSink(PullSink):
 
 
 class OrderedChain:
-    """Makes and deletes the consumers as the machine says; at most one sink reads from the current one."""
+    """Creates and deletes consumers as the machine decides; at most one sink reads from the current one."""
 
     def __init__(self, js: Home, stream: str, config: OrderedConsumerConfig) -> None:
         check_name("stream", stream)
@@ -259,8 +261,8 @@ class OrderedChain:
             opt_start_time=None if start is None else Timestamp.from_datetime(start).to_rfc3339(),
             max_reset_attempts=config.max_reset_attempts,
         )
-        # Creating a consumer that exists with the very same config succeeds: whoever has the same prefix
-        # would share it. The mark makes the configs differ, and the name counts as taken.
+        # Creating a consumer that exists with exactly the same config succeeds, so two clients with the same
+        # prefix would share it. The mark makes the configs differ, and the server reports the name as taken.
         self._mark = f"ordered consumer {next_nuid()}" if config.name_prefix else None
         self.target = PullTarget(
             self._core, "", acks=False, api_timeout=js._api.timeout, message=js._kinds.message
@@ -268,14 +270,14 @@ class OrderedChain:
         self.info: ConsumerInfo | None = None
         self.sink: ChainedSink | None = None
         self.error: JetsparkError | None = None
-        # Why the latest consumer could not be made; None when it was.
+        # Why the latest consumer could not be created; None when it was.
         self.trouble: JetsparkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def label(self) -> str:
-        """What the log and errors call it. Its consumers come and go, so their names say little."""
+        """Its name in the log and in errors. Consumers are replaced, so their names would say little."""
         return f"an ordered consumer of stream {self._stream!r}"
 
     @property
@@ -283,7 +285,7 @@ class OrderedChain:
         """Whether there is a consumer to pull from."""
         return self.flow.state is OrderedState.ACTIVE and self._core.is_connected
 
-    # For whoever reads
+    # What readers call
 
     def check_free(self) -> None:
         """Raise when it is in use, has failed or was closed."""
@@ -294,21 +296,22 @@ class OrderedChain:
             raise OrderedConsumerBusy(self.flow.name)
 
     def begin(self, sink: ChainedSink) -> None:
-        """The sink reads from now on."""
+        """The sink starts reading."""
         if self.sink is not None:
             raise OrderedConsumerBusy(self.flow.name)
         self.sink = sink
 
     def ensure(self) -> None:
-        """Make a consumer for the sink unless there is one. Events of the connection were not heard idly."""
+        """Create a consumer for the sink unless there is one. Connection events were not tracked while idle,
+        so the current state is reported first."""
         now, flow = self._now(), self.flow
         self.perform(flow.on_reconnect(now) if self._core.is_connected else flow.on_disconnect(now))
         if flow.state is OrderedState.NEW:
             self.perform(flow.start(now))
 
     def release(self, sink: ChainedSink, unread: int, *, settled: bool) -> None:
-        """The sink has ended. Unless it ended with an answer of the server, the consumer has to go: messages
-        may be on their way to nobody."""
+        """The sink has ended. Unless a server reply ended it, the consumer must be deleted, because
+        messages may be on their way that no sink receives."""
         if self.sink is not sink:
             return
         self.sink = None
@@ -316,7 +319,8 @@ class OrderedChain:
             self.perform(self.flow.suspend(self._now(), unread))
 
     async def open(self) -> None:
-        """Make a consumer for nobody yet, unless there is one; what goes wrong is raised."""
+        """Create a consumer ahead of the first reader, unless there is one. Raises the error when that
+        fails."""
         while self.flow.state is OrderedState.CREATING and self._tasks:
             await asyncio.wait(self._tasks)
         if self.flow.state is OrderedState.NEW:
@@ -341,12 +345,12 @@ class OrderedChain:
     # The machine's actions
 
     def perform(self, actions: Iterable[Action]) -> None:
-        """Do what the machine asks for, then see to the sink and the timer."""
+        """Perform the machine's actions, then update the sink and the timer."""
         for action in actions:
             sink = self.sink
             if isinstance(action, CreateConsumer):
                 if sink is None or not sink.wants_more:
-                    # Nobody wants more: the next reader will have it made.
+                    # No reader wants more; the next reader will have it created.
                     self.flow.suspend(self._now())
                 else:
                     sink.pause()
@@ -379,9 +383,9 @@ class OrderedChain:
                 create = actions[0]
             except JetsparkError as error:
                 if isinstance(error, RequestTimeout):
-                    self._delete_later(create.name)  # it may be there all the same
+                    self._delete_later(create.name)  # it may exist anyway
                 if isinstance(error, ConnectionLost) and self.sink is not None and not self.ready:
-                    return error  # no failed attempt: the reconnect starts the next
+                    return error  # not a failed attempt: the reconnect starts the next one
                 self.trouble = error
                 gone = isinstance(error, StreamNotFound)
                 self.perform(flow.on_create_failed(create.serial, error, self._now(), permanent=gone))

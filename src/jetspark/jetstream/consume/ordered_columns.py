@@ -1,7 +1,7 @@
-"""Ordered consumers as columns: the check of :mod:`ordered_chain` on what :mod:`columnar` hands on.
+"""Ordered consumers as columns: applies the check of :mod:`ordered_chain` to the runs of :mod:`columnar`.
 
-The check needs the first and the last reply of a run, and columns have those at hand. So order costs nothing
-here either.
+The check needs only the first and the last reply of a run, and columns give direct access to those. So order
+costs nothing here either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OrderedColumnarSink(OrderedSink, ColumnarSink):
-    """Columns from whatever consumer the chain has at the moment."""
+    """Columns from the chain's current consumer."""
 
     def deliver_columns(self, columns: AnyColumns) -> None:
         if self.done:
@@ -36,7 +36,7 @@ class OrderedColumnarSink(OrderedSink, ColumnarSink):
             self._inspect_columns(columns)
 
     def preload(self, items: list[Any]) -> None:
-        """What an earlier fetch had received: it has passed the check."""
+        """Messages of an earlier fetch, which have passed the order check."""
         if items:
             super().deliver_columns(self._columns_of(items))
 
@@ -47,7 +47,7 @@ class OrderedColumnarSink(OrderedSink, ColumnarSink):
             try:
                 consumer_seq, stream_seq = _sequences(reply)
             except NotJetStreamMessage:
-                continue  # somebody else published to our inbox
+                continue  # another client published to our inbox
             rows.append(row)
             keys.append((self.serial, consumer_seq, stream_seq))
         keep, actions = self._ordered.on_each(keys, self._now())

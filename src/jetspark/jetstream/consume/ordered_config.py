@@ -27,15 +27,15 @@ INACTIVE_THRESHOLD = 300.0
 class OrderedConsumerConfig:
     """Configuration of an ordered consumer. The rest is fixed: ack none, memory storage, one replica.
 
-    Checked when it is made, before anything is sent.
+    Validated on creation, before anything is sent.
     """
 
     filter_subjects: str | Sequence[str] | None = None
-    """Deliver only matching subjects: one filter or several (2.10), none of which may contain another.
+    """Deliver only matching subjects: one filter or several (2.10). No filter may contain another.
     Default: all."""
     deliver_policy: DeliverPolicy | str | None = None
-    """Where to start. Default ``all``, or what the start options below imply. It holds until the first
-    message; from then on a reset goes on behind the last one."""
+    """Where to start. Default ``all``, or what the start options below imply. Applies until the first
+    message; after that, a reset continues after the last one."""
     opt_start_seq: int | None = None
     """First sequence, at least 1; implies ``by_start_sequence``."""
     opt_start_time: datetime | None = None
@@ -47,9 +47,9 @@ class OrderedConsumerConfig:
     headers_only: bool = False
     """Leave bodies out and add the header ``Nats-Msg-Size``. Default false."""
     max_reset_attempts: int | None = None
-    """Attempts in a row to make a new consumer before giving up, at least 1. Default: for ever."""
+    """Attempts in a row to create a new consumer before giving up, at least 1. Default: unlimited."""
     name_prefix: str | None = None
-    """Consumers are named ``<name_prefix>_<number>``. Default: a prefix that nobody else has."""
+    """Consumers are named ``<name_prefix>_<number>``. Default: a unique prefix."""
     metadata: Mapping[str, str] | None = None
     """Free key-value pairs (2.10). Default: none."""
 
@@ -77,7 +77,9 @@ class OrderedConsumerConfig:
             check_name("name_prefix", self.name_prefix)
         if isinstance(self.inactive_threshold, int | float) and not self.inactive_threshold > 0:
             raise InvalidArgument(
-                "inactive_threshold", self.inactive_threshold, "must be above 0: unused consumers must go"
+                "inactive_threshold",
+                self.inactive_threshold,
+                "must be above 0, so that unused ones are removed",
             )
 
     @property
@@ -101,7 +103,7 @@ show_field_docs(OrderedConsumerConfig)
 
 
 def either(config: OrderedConsumerConfig | None, given: OrderedConsumerConfig) -> OrderedConsumerConfig:
-    """The config, or the one made of keywords; both at once are refused."""
+    """The config, or the one built from keywords. Giving both is refused."""
     if config is None:
         return given
     if not isinstance(config, OrderedConsumerConfig):
@@ -117,7 +119,7 @@ def consumer_config(
     """The config of one consumer of the chain."""
     filters = config.filters
     if not filters and create.deliver_policy == "last_per_subject":
-        filters = [">"]  # the server wants a filter with this policy
+        filters = [">"]  # the server requires a filter with this policy
     return ConsumerConfig(
         name=create.name,
         description=description,

@@ -1,12 +1,12 @@
 """The driver of the pull machine: one inbox, one buffer, one timer.
 
-:class:`PullSink` joins a :class:`~jetspark.jetstream.flow.pull.PullFlow` to a connection. It hands the
-machine what arrives, a run at a time, performs the actions that come back, and keeps the messages until
-somebody takes them (:class:`~jetspark.jetstream.consume.flow_sink.FlowSink`). ``fetch``, ``next`` and
-``consume`` are thin faces of it.
+:class:`PullSink` joins a :class:`~jetspark.jetstream.flow.pull.PullFlow` to a connection. It reports arriving
+messages to the machine in runs, performs the actions that come back, and keeps the messages until a reader
+takes them (:class:`~jetspark.jetstream.consume.flow_sink.FlowSink`). ``fetch``, ``next`` and ``consume`` are
+thin layers above it.
 
-Processing is reported in strides of a sixteenth of the buffer, not message by message: the threshold at
-which the machine pulls again is met within a stride, and a message costs nothing but its place in a deque.
+Processing is reported in steps of a sixteenth of the buffer, not per message. The machine then notices its
+refill threshold at most one step late, and a message costs nothing but its place in a deque.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 logger = get_logger("jetstream")
 
-# Go's default, and the server's, for consumers that leave ack_wait out.
+# The default of Go, and of the server, for consumers that do not set ack_wait.
 _DEFAULT_ACK_WAIT = 30.0
 
-#: What the server gives a consumer that names none.
+#: The server's default for consumers that do not set it.
 DEFAULT_MAX_WAITING = 512
 _STRIDES = 16
-#: Seconds without a message before an open request is withdrawn where nothing is delivered again: when none
-#: has come at all, and when the newest one says that there are more.
+#: For consumers without redelivery: seconds without a message before an open request is withdrawn, first when
+#: no message has arrived at all, then when the newest one says that there are more.
 QUIET = 0.1
 QUIET_WITH_MORE = 5.0
 _UNLIMITED = 1 << 62
@@ -59,7 +59,7 @@ _PIN_NAME = PIN_ID.lower().encode()
 
 
 class PullTarget:
-    """What a pull needs to know of its consumer. Also the owner of the messages it brings."""
+    """What a pull needs to know about its consumer. Also the owner of the messages it receives."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class PullTarget:
         # Pinned-client consumers mark their messages; only then must headers be read.
         self.pinned = pinned
         self.pin_id = ""
-        # Requests to it may be refused at any time; see "A narrow consumer" in ``flow.pull``.
+        # Its requests may be refused at any time; see "A narrow consumer" in ``flow.pull``.
         self.narrow = 0 < (max_waiting or 0) < DEFAULT_MAX_WAITING
-        # Whether the server delivers a message again that got lost: then its requests may be withdrawn at
-        # any time. Else see ``PullSink._served``.
+        # Whether the server redelivers a lost message. If so, requests may be withdrawn at any time; if not,
+        # see ``PullSink._served``.
         self.again = True
         self._stash: weakref.ref[Stash] | None = None
 
@@ -98,8 +98,8 @@ class PullTarget:
     def stash(self) -> Stash | None:
         """Where the messages of a cancelled fetch go; None when the consumer's handle is gone.
 
-        A weak reference: messages in the stash refer to this target, and the garbage collector does not look
-        into messages, so that it could never free the circle.
+        This is a weak reference: messages in the stash refer to this target, and messages are not tracked by
+        the garbage collector, so it could never free the cycle.
         """
         return None if self._stash is None else self._stash()
 
@@ -121,7 +121,7 @@ class PullSink(FlowSink):
     ) -> None:
         core = target.core
         super().__init__(core, core.new_inbox(), "", target.message, on_warning)
-        # Refused permission to publish there ends the sink: no pull can ever be answered.
+        # If the server denies permission to publish there, the sink ends: no pull can ever be answered.
         self.asked = target.next_subject
         self.owner = self.target = target
         self.flow = PullFlow(
@@ -130,11 +130,11 @@ class PullSink(FlowSink):
             connected=core.is_connected,
             narrow=target.narrow,
         )
-        # The ack reply of the newest message: it tells how many are left.
+        # The ack reply of the newest message: it says how many are left.
         self._newest = b""
-        # Who gets messages at once when nobody takes them out of the buffer any more.
+        # Receives messages immediately when no reader takes them out of the buffer any more.
         self.heir: Callable[[deque[Any]], None] | None = None
-        # Messages of other fetches that this one was given; the machine does not know of them.
+        # Messages that other fetches handed over to this one; the machine does not know about them.
         self.extra = 0
         # Bytes matter to the machine only when a limit is in bytes; then every message is measured.
         exact = options.max_bytes is not None or getattr(options, "max_bytes_per_request", None) is not None
@@ -157,7 +157,7 @@ class PullSink(FlowSink):
             self._deliver_messages(items)
 
     def offer(self, items: deque[Any]) -> None:
-        """Take what a fetch lacks out of ``items``, which others have left behind."""
+        """Take what this fetch lacks out of ``items``, which other fetches have left."""
         room = 0 if self.done else self.flow.lacking - self.extra
         if room > 0 and items:
             taken = [items.popleft() for _ in range(min(room, len(items)))]
@@ -167,11 +167,11 @@ class PullSink(FlowSink):
 
     @property
     def complete(self) -> bool:
-        """Whether a fetch has all it asked for, or can't get more."""
+        """Whether a fetch has everything it asked for, or can't get more."""
         return self.done or (self.extra > 0 and self.flow.lacking <= self.extra)
 
     def drain(self) -> None:
-        """Pull no more, let the user have what has arrived, then end."""
+        """Stop pulling, let the user take the messages that have arrived, then end."""
         self._perform(self.flow.drain(self._now()))
         self._arm()
 
@@ -187,14 +187,14 @@ class PullSink(FlowSink):
         return self.flow.deliverable
 
     def report(self) -> None:
-        """Tell the machine what was taken out of the buffer since the last report."""
+        """Report to the machine what was taken out of the buffer since the last report."""
         buffer = self.buffer
         taken = self._unreported - len(buffer)
         if taken > 0:
             self._unreported = len(buffer)
             flow = self.flow
             size = self._taken_bytes(taken)
-            # The next report is due a stride from here, or with the last message that stop_after allows.
+            # The next report is due one step from here, or with the last message that stop_after allows.
             stride = min(self._stride, flow.deliverable - taken)
             if self._exact:
                 stride = min(stride, self._stride_in_bytes())
@@ -210,7 +210,7 @@ class PullSink(FlowSink):
         return sum(sizes.popleft() for _ in range(min(taken, len(sizes))))
 
     def _stride_in_bytes(self) -> int:
-        """How many of the buffered messages make up a stride in bytes; all of them when they are too few."""
+        """How many of the buffered messages make up a step in bytes; all of them when they are too few."""
         total = 0
         for count, size in enumerate(self._sizes, start=1):
             total += size
@@ -270,7 +270,7 @@ class PullSink(FlowSink):
                 self._changing = asyncio.get_running_loop().create_task(self._change_inbox())
 
     def _explained(self, error: JetsparkError | None) -> JetsparkError | None:
-        """The error that ends it; for want of an answer, with what kept the answer away."""
+        """The error that ends it. When a reply is missing, it includes what prevented the reply."""
         if isinstance(error, PullUnanswered):
             absence = self.core.absence()
             if absence:
@@ -278,15 +278,16 @@ class PullSink(FlowSink):
         return error
 
     def link_lost(self, error: JetsparkError) -> None:
-        # The server keeps requests of a lost link for a while, and would honour them beside the new ones as
-        # soon as their inbox has interest again: more than the buffer has room for. So the next link gets
-        # another inbox.
+        # The server keeps the requests of a lost connection for a while. As soon as their inbox has interest
+        # again, it would serve them besides the new ones: more than the buffer has room for. So the next
+        # connection uses another inbox.
         self.subject = self.core.new_inbox()
         self._changing = None
         super().link_lost(error)
 
     async def _change_inbox(self) -> None:
-        """Withdraw all requests by an UNSUB, take what comes until the PONG, then go on in another inbox."""
+        """Withdraw all requests with an UNSUB, accept messages until the PONG, then continue in a new
+        inbox."""
         core = self.core
         flow = self.flow
         if not self.target.again and flow.awaits_messages:
@@ -307,16 +308,16 @@ class PullSink(FlowSink):
 
     @property
     def _still_changing(self) -> bool:
-        """Whether the change of the inbox that this task makes was neither ended nor overtaken."""
+        """Whether the inbox change of this task is still wanted: neither ended nor superseded."""
         return self.flow.changing_inbox and self._changing is asyncio.current_task()
 
     async def _confirmed(self) -> bool:
-        """Wait for a PONG, as long as it takes; False when the inbox need not be changed any more."""
+        """Wait for a PONG as long as necessary; False when the inbox no longer needs to be changed."""
         while self._still_changing:
             try:
                 await self.core.flush()
             except RequestTimeout:
-                continue  # it hangs: a dead peer is the connection's business, which then drops the link
+                continue  # the server hangs; if it is dead, the connection drops the link
             except JetsparkError:
                 return False
             break
@@ -326,12 +327,12 @@ class PullSink(FlowSink):
         self.core.outbox.publish_volatile(self.target.next_subject, pull.to_json(), self.subject)
 
     async def _served(self, patience: float) -> None:
-        """Wait until the server, which has the open requests, has sent what it has for them.
+        """Wait until the server has sent what it has for the open requests.
 
-        It drops what it is about to send when the UNSUB comes. While the newest message says that there are
-        more, and a request is open, more is on its way; unless others take it, so this too has a bound. When
-        it says that none are left, the request must not stay: it would take what is published from now on
-        from those who still read.
+        The server drops messages that it is about to send when the UNSUB arrives. While a request is open and
+        the newest message says that there are more, more messages are on their way, unless other readers take
+        them. So this wait has a limit too. When the newest message says that none are left, the request must
+        not stay open: it would take newly published messages from other readers.
         """
         quiet = 0.0
         while self.flow.awaits_messages:
@@ -347,7 +348,7 @@ class PullSink(FlowSink):
                 return
 
     async def _unsubscribe(self) -> None:
-        """UNSUB, and wait for the PONG: after it nothing more can arrive."""
+        """Send UNSUB and wait for the PONG: after it nothing more can arrive."""
         try:
             if not self.target.again and self.flow.awaits_messages:
                 with contextlib.suppress(RequestTimeout):
@@ -370,7 +371,7 @@ class PullSink(FlowSink):
 
 
 def message_size(item: Any) -> int:
-    """Bytes of a message as the server counts them: subject, ack reply, header block, payload (ADR-37)."""
+    """Size of a message as the server counts it: subject, ack reply, header block, payload (ADR-37)."""
     subject, reply, header = item.subject, item.reply, item.header_block
     size = len(item.data) + (len(header) if header is not None else 0)
     size += len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))
@@ -381,8 +382,8 @@ def message_size(item: Any) -> int:
 def pin_of(block: bytes) -> str:
     """The pin in a header block, empty when there is none.
 
-    Reads any block: the server adds the pin behind whatever a publisher sent, and a malformed block must
-    not end the connection that it arrives on. From the end, so that a publisher can't forge it.
+    Reads any block: the server adds the pin after whatever the publisher sent, and a malformed block must
+    not end the connection that it arrives on. It reads from the end, so a publisher can't forge the pin.
     """
     for line in reversed(block.split(b"\r\n")):
         name, _, value = line.partition(b":")
@@ -392,16 +393,16 @@ def pin_of(block: bytes) -> str:
 
 
 class Stash:
-    """Messages that a cancelled fetch had received."""
+    """Messages that cancelled fetches had received."""
 
     def __init__(self, target: PullTarget, ack_wait: float | None, max_deliver: int | None = None) -> None:
         self._target = target
-        # What is not delivered again may not be thrown away.
+        # Messages that are not redelivered must not be thrown away.
         again = target.acks and max_deliver != 1
         self._keep = (ack_wait or _DEFAULT_ACK_WAIT) if again else float("inf")
         target.again = again
         self._messages: deque[tuple[float, Any]] = deque()
-        # Fetches under way.
+        # Running fetches.
         self._waiting: list[PullSink] = []
         target.stash = self
 
@@ -410,11 +411,11 @@ class Stash:
 
     @property
     def in_use(self) -> bool:
-        """Whether a fetch is under way, or an iteration that has not handed out all."""
+        """Whether a fetch is running, or an iteration that has not handed out all its messages."""
         return bool(self._waiting)
 
     def take(self, count: int | None, max_bytes: int | None = None) -> list[Any]:
-        """Messages that may still be processed, within the limits of whoever asks; None is no limit.
+        """Messages that may still be processed, within the limits of the caller; None means no limit.
 
         What is left after that (``len``) is too large, unless ``count`` was reached.
         """
@@ -437,24 +438,24 @@ class Stash:
         return self._target.core.loop
 
     def join(self, sink: PullSink) -> None:
-        """This fetch waits now: it may have what others leave."""
+        """This fetch is waiting: it may receive what other fetches leave."""
         self._waiting.append(sink)
 
     def leave(self, sink: PullSink) -> None:
-        """This fetch is over: whatever it has, or may still get, is for others."""
+        """This fetch is over: whatever it has, or may still receive, goes to others."""
         self._waiting.remove(sink)
         if sink.buffer or not sink.done:
             self.put_back(sink)
 
     def put_back(self, sink: PullSink) -> None:
-        """Take over everything from a fetch that nobody waits for any more; its request too."""
+        """Take over all messages, and the open request, of a fetch that was abandoned."""
         self.keep(sink.buffer)
         if not sink.done:
-            sink.heir = self.keep  # until the server has confirmed its end it may still get messages
+            sink.heir = self.keep  # it may still receive messages until the server has confirmed its end
             sink.drain()
 
     def keep(self, messages: deque[Any]) -> None:
-        """Hand the messages to those who wait, and keep the rest, in their order."""
+        """Hand the messages to waiting fetches and keep the rest, in order."""
         for sink in self._waiting:
             sink.offer(messages)
         until = self.loop.time() + self._keep

@@ -1,1 +1,1 @@
-"""State machines: events in, actions out. Nothing here does IO or looks at a clock; a test sees to it."""
+"""State machines: events in, actions out. Nothing here does IO or reads a clock; a test enforces this."""

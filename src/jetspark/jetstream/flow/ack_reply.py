@@ -1,4 +1,4 @@
-"""The ack reply subject of a delivered message (ADR-15 'JSAck') and what it tells."""
+"""The ack reply subject of a delivered message (ADR-15 'JSAck') and the metadata it contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_INT64 = (1 << 63) - 1
 
 
 class NotJetStreamMessage(JetsparkError):
-    """The message was not delivered by a JetStream consumer: its reply is no ack subject."""
+    """The message was not delivered by a JetStream consumer: its reply is not an ack subject."""
 
     def __init__(self, reply: str) -> None:
         super().__init__(
@@ -22,14 +22,14 @@ class NotJetStreamMessage(JetsparkError):
 
 
 class SequencePair(msgspec.Struct, frozen=True):
-    """Where a message stands in its consumer and in its stream."""
+    """The position of a message in its consumer and in its stream."""
 
     consumer: int
     stream: int
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server says of a delivery."""
+    """The server's metadata of a delivery."""
 
     stream: str
     consumer: str
@@ -41,14 +41,14 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: Timestamp
     """When the server stored the message, to the nanosecond."""
     domain: str = ""
-    """JetStream domain; empty when there is none (``_`` on the wire)."""
+    """JetStream domain; empty if there is none (``_`` on the wire)."""
 
 
 def parse_ack_reply(reply: str) -> Metadata:
-    """Read v1 (9 tokens) and v2 (11 and more; further ones are ignored) replies.
+    """Parse v1 (9 tokens) and v2 (11 or more; further tokens are ignored) replies.
 
-    All five numbers must fit 64 bits, stream sequence and time with a sign: that is how Arrow keeps them. The
-    compiled core (``_speed_reply.h``) takes no reply that is refused here.
+    All five numbers must fit into 64 bits; stream sequence and time must fit as signed numbers, because Arrow
+    stores them that way. The compiled core (``_speed_reply.h``) accepts no reply that is refused here.
     """
     tokens, first, (delivered, stream_seq, consumer_seq, timestamp, pending) = _read(reply)
     return Metadata(
@@ -63,13 +63,13 @@ def parse_ack_reply(reply: str) -> Metadata:
 
 
 def position(reply: str) -> tuple[int, int]:
-    """Stream sequence and time (nanoseconds) of an ack reply, and no more of it."""
+    """Only the stream sequence and the time (nanoseconds) of an ack reply."""
     _, _, (_, stream_seq, _, timestamp, _) = _read(reply)
     return stream_seq, timestamp
 
 
 def _read(reply: str) -> tuple[list[str], int, tuple[int, int, int, int, int]]:
-    """The tokens, where the stream's name stands among them, and the five numbers."""
+    """The tokens, the index of the stream's name among them, and the five numbers."""
     tokens = reply.split(".")
     count = len(tokens)
     if tokens[0] != "$JS" or count < 9 or count == 10 or tokens[1] != "ACK":
@@ -90,7 +90,7 @@ def _read(reply: str) -> tuple[list[str], int, tuple[int, int, int, int, int]]:
 
 
 def num_pending(reply: bytes) -> int:
-    """What an ack reply says is left for the consumer; 0 when it says nothing of it."""
+    """How many messages are left for the consumer, according to an ack reply; 0 when it does not say."""
     tokens = reply.split(b".", 11)
     count = len(tokens)
     if count < 9 or count == 10 or tokens[0] != b"$JS" or tokens[1] != b"ACK":
@@ -99,7 +99,7 @@ def num_pending(reply: bytes) -> int:
 
 
 def sequences(reply: str) -> tuple[int, int]:
-    """Consumer and stream sequence of an ack reply: what the check needs, and no more of it."""
+    """Only the consumer and stream sequence of an ack reply, which the order check needs."""
     tokens = reply.split(".", 9)
     count = len(tokens)
     if count < 9 or tokens[0] != "$JS" or tokens[1] != "ACK":
@@ -109,7 +109,7 @@ def sequences(reply: str) -> tuple[int, int]:
     elif "." in tokens[9]:
         stream_seq, consumer_seq = wire_number(tokens[7]), wire_number(tokens[8])
     else:
-        # Domain and account come first; with exactly ten tokens it is neither form.
+        # Domain and account come first. A reply with exactly ten tokens has neither form.
         raise NotJetStreamMessage(reply)
     if stream_seq is None or consumer_seq is None or stream_seq > _MAX_INT64:
         raise NotJetStreamMessage(reply)

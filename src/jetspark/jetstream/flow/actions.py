@@ -1,4 +1,4 @@
-"""What the flow machines ask their driver to do. Plain values; the driver does the IO.
+"""The actions that flow machines request from their driver. Plain values; the driver does the IO.
 
 A machine returns a tuple of actions, to be performed in order. Most calls return the same empty tuple.
 """
@@ -55,32 +55,32 @@ class SendPull:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell the user's warning listener; consumption goes on."""
+    """Notify the user's warning listener; consumption continues."""
 
     warning: JetsparkError
 
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """Raise to whoever takes the next message (or hand to the error listener); the subscription stays."""
+    """Raise to the reader of the next message (or pass to the error listener); the subscription stays."""
 
     error: JetsparkError
 
 
 @dataclass(frozen=True, slots=True)
 class ClearPin:
-    """Forget the pin id that is kept for the consumer (ADR-42); another client is pinned."""
+    """Forget the pin id stored for the consumer (ADR-42); another client is pinned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Unsubscribe, wait until the server confirmed (PONG), then call ``on_unsubscribed``."""
+    """Unsubscribe, wait until the server has confirmed it (PONG), then call ``on_unsubscribed``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeInbox:
-    """Unsubscribe the inbox, hand in what comes until the server confirmed it (PONG), subscribe another one,
-    then call ``on_inbox_changed``. Never confirmed when the link breaks."""
+    """Unsubscribe the inbox, report what arrives until the server has confirmed it (PONG), subscribe another
+    one, then call ``on_inbox_changed``. If the connection breaks, it is never confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class SendFlowControl:
 
 @dataclass(frozen=True, slots=True)
 class CreateConsumer:
-    """Create the next consumer of an ordered one, then call ``on_created`` or ``on_create_failed``.
+    """Create the next consumer of an ordered consumer, then call ``on_created`` or ``on_create_failed``.
 
     The rest of its configuration is constant: ack none, memory storage, one replica.
     """
@@ -106,14 +106,14 @@ class CreateConsumer:
 
 @dataclass(frozen=True, slots=True)
 class DeleteConsumer:
-    """Delete a consumer in the background; failure is of no interest, it has an inactive_threshold."""
+    """Delete a consumer in the background. Failures are ignored, because it has an inactive_threshold."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The end. Unsubscribe, hand out what is buffered (unless ``discard``), then raise ``error`` if any."""
+    """The end. Unsubscribe, hand out buffered messages (unless ``discard``), then raise ``error`` if any."""
 
     error: JetsparkError | None = None
     discard: bool = False

@@ -1,27 +1,28 @@
-"""The fast-ingest machine of ADR-50 ('Fast-ingest Batch Publishing'): how far we may run ahead of the acks.
+"""The fast-ingest machine of ADR-50 ('Fast-ingest Batch Publishing'): how far it may run ahead of the acks.
 
 Theory of operation
 -------------------
-Messages of a batch are numbered from 1. The server acks every ``flow`` messages with a number up to which it
-has stored the batch (``BatchFlowAck``) and may change ``flow`` each time. We may have ``outstanding`` such
-acks to come, so ``limit`` is the highest number that may be sent: ``acked + flow * outstanding``. An ack
-stands for all earlier ones, a lost ack does no harm.
+Messages of a batch are numbered from 1. After every ``flow`` messages the server acks with the number up to
+which it has stored the batch (``BatchFlowAck``); it may change ``flow`` each time. Up to ``outstanding`` such
+acks may be due, so the highest number that may be sent is ``limit = acked + flow * outstanding``. An ack
+covers all earlier ones, so a lost ack does no harm.
 
     NEW -> STARTING -> OPEN -> COMMITTING -> DONE
                          \\-> ENDING -------/
 
-STARTING waits for the answer to the first message, as the ADR demands. With ``gap="fail"`` the first trouble
-(a gap, a refused message) means that the server stores nothing after it: ENDING, where we send no more and
-wait for the final ack, which tells how far it got. With ``gap="ok"`` trouble is reported and the batch goes
-on; a refused message is not acked by the server until a later one is stored, so it widens the limit itself.
+STARTING waits for the reply to the first message, as the ADR requires. With ``gap="fail"`` the first problem
+(a gap, a refused message) means that the server stores nothing after it. The state is then ENDING: nothing
+more is sent, and the final ack says how far the batch got. With ``gap="ok"`` problems are reported and the
+batch continues. The server does not ack a refused message until it stores a later one, so the machine widens
+the limit itself.
 
-Silence is answered with pings. One rule serves three purposes: when nothing was heard for ``ping_interval``,
-ping. That keeps an idle batch alive (the server forgets it after 10 seconds), replaces lost acks, and after a
-reconnect makes the server report what it missed. Reports can be lost as well; but a ping's answer comes after
-them on the same connection, so when a link breaks before that answer, what it covered is reported as
-uncertain.
+Silence is answered with pings: when nothing was received for ``ping_interval``, send a ping. This one rule
+serves three purposes. It keeps an idle batch alive (the server forgets it after 10 seconds), it replaces lost
+acks, and after a reconnect it makes the server report what is missing. Reports can be lost as well. But the
+reply to a ping comes after them on the same connection, so when a connection breaks before that reply, the
+messages it covered are reported as uncertain.
 
-Events in, actions out; time is an argument. Only ``sent`` is written by the caller, once a message.
+Events in, actions out; time is an argument. Only ``sent`` is written by the caller, once per message.
 """
 
 from __future__ import annotations
@@ -51,44 +52,45 @@ START, APPEND, COMMIT, END, PING = range(5)
 class IngestGap(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a fast-ingest batch that the stream does not have. Numbers count from 1 in the batch.
 
-    When a replicated stream gets another leader meanwhile, nats-server 2.15.1 may name messages that the old
-    leader had taken and that are stored after all.
+    If a replicated stream changes its leader meanwhile, nats-server 2.15.1 may name messages that the old
+    leader had accepted and that are stored after all.
     """
 
     first: int
-    """Number of the first of them."""
+    """Number of the first missing message."""
     last: int
-    """Number of the last of them, inclusive."""
+    """Number of the last missing message, inclusive."""
     error: JetsparkError | None = None
-    """Why the server refused it; None when they did not reach the stream."""
+    """Why the server refused it; None when the messages did not reach the stream."""
     certain: bool = True
     """False when the connection broke twice and the server's report was lost: some may be stored."""
 
     @property
     def count(self) -> int:
-        """How many messages."""
+        """How many messages are missing."""
         return self.last - self.first + 1
 
 
 class FastIngestBroken(JetsparkError):
-    """A fast-ingest batch ended before its end.
+    """A fast-ingest batch ended early.
 
-    With ``gap="fail"`` messages 1 to ``stored`` are in the stream and, when ``ack`` is there, no later one
-    is as the server counts; without ``ack`` nobody could be asked: later ones may be. The server counts too
-    few when a replicated stream gets another leader at that moment: what the old one had taken may be stored
-    after all (2.15.1), without a gap. Where that would hurt, look at the stream's last message before you
-    begin a new batch with what is missing. With ``gap="ok"`` the gaps reported so far come off ``stored``.
+    With ``gap="fail"`` messages 1 to ``stored`` are in the stream. If ``ack`` is set, then by the server's
+    count no later one is; without ``ack`` the server could not be asked, and later ones may be stored. The
+    server counts too few when a replicated stream changes its leader at that moment: messages that the old
+    leader had accepted may be stored after all (2.15.1), without a gap. If that matters, check the stream's
+    last message before you start a new batch with the missing ones. With ``gap="ok"`` the gaps reported so
+    far are subtracted from ``stored``.
     """
 
     def __init__(self, published: int, stored: int, ack: PubAck | None, cause: JetsparkError | None) -> None:
         later = (
             "by the server's count none of the later ones"
             if ack is not None
-            else "later ones may be, nobody could be asked"
+            else "later ones may be: the server could not be asked"
         )
         why = f": {cause}" if cause is not None else ""
         super().__init__(
-            f"fast-ingest batch broke off after {published} messages; the first {stored} are stored, "
+            f"fast-ingest batch ended early after {published} messages; the first {stored} are stored, "
             f"{later}{why}"
         )
         self.published = published
@@ -98,7 +100,7 @@ class FastIngestBroken(JetsparkError):
 
 
 class State(Enum):
-    """Where a batch is; see the module."""
+    """State of a batch; see the module docstring."""
 
     NEW = auto()
     STARTING = auto()
@@ -120,7 +122,7 @@ class SendEnd:
 
 @dataclass(slots=True, frozen=True)
 class Report:
-    """Tell the user about a gap."""
+    """Report a gap to the user."""
 
     gap: IngestGap
 
@@ -145,7 +147,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class FastFlow:
-    """See the module. The caller compares ``sent`` with ``limit`` and counts ``sent`` up."""
+    """See the module docstring. The caller compares ``sent`` with ``limit`` and increments ``sent``."""
 
     __slots__ = (
         "_ack_timeout",
@@ -181,7 +183,7 @@ class FastFlow:
         self._ticked_at = now
         self._settled: deque[int] = deque()  # refused messages above acked
         self._extra = 0
-        self._doubt: tuple[int, int] | None = None  # what a lost link may have swallowed, no report yet
+        self._doubt: tuple[int, int] | None = None  # what a lost link may have dropped; no report yet
         self.state = State.NEW
         self.sent = 0
         self.limit = 0
@@ -196,7 +198,7 @@ class FastFlow:
         """When ``on_timer`` is due."""
         return self._ticked_at + self._ping_interval
 
-    # What we do
+    # Our side
 
     def on_start(self, now: float) -> None:
         """The first message is being sent."""
@@ -205,7 +207,7 @@ class FastFlow:
         self._heard_at = self._ticked_at = now
 
     def on_commit(self, now: float) -> list[Action]:
-        """The user wants the end. Without trouble so far, commit; else wait for the final ack."""
+        """The user requests the end. Without a problem so far, commit; otherwise wait for the final ack."""
         self._heard_at = max(self._heard_at, now)
         if self.state not in (State.STARTING, State.OPEN):
             return []
@@ -214,7 +216,7 @@ class FastFlow:
         return [SendEnd()]
 
     def on_timer(self, now: float) -> list[Action]:
-        """``next_deadline`` has come."""
+        """``next_deadline`` was reached."""
         self._ticked_at = now
         heard, self._heard = self._heard, False
         if heard or self.state in (State.NEW, State.STARTING, State.DONE):
@@ -226,10 +228,10 @@ class FastFlow:
             return []
         return self._ask()
 
-    # What happens
+    # Events
 
     def on_link_lost(self, error: JetsparkError) -> list[Action]:
-        """The connection broke. What was on its way may be lost."""
+        """The connection broke. Messages on their way may be lost."""
         if self.state is State.STARTING:
             self._finish(ConnectionLost(f"connection lost; the first message may be stored: {error}"))
             return []
@@ -243,11 +245,11 @@ class FastFlow:
         return [Report(IngestGap(first=doubt[0], last=doubt[1], certain=False))]
 
     def on_link_restored(self) -> list[Action]:
-        """Messages kept meanwhile are on their way again; ask what is missing."""
+        """Messages kept meanwhile are on their way again; ask the server what is missing."""
         return self._ask()
 
     def on_silence_at_start(self, seconds: float) -> None:
-        """The first message has no answer."""
+        """The first message got no reply."""
         self._finish(
             RequestTimeout(
                 f"no answer to the first message of the fast-ingest batch within {seconds:g}s: it may be "
@@ -256,28 +258,28 @@ class FastFlow:
         )
 
     def on_failure(self, error: JetsparkError) -> None:
-        """The connection is closed for good, or the server forbids it."""
+        """The connection is closed for good, or the server denies permission."""
         if self.state is State.STARTING:
             self._finish(error)
         elif self.state not in (State.NEW, State.DONE):
             self._conclude(error)
 
     def on_no_responders(self, number: int, operation: int) -> list[Action]:
-        """No stream took this message: none captures its subject, or the leader is away."""
+        """No stream received this message: none captures its subject, or the leader is unavailable."""
         if self.state is State.STARTING:
-            # Nobody got it: the caller may begin again.
+            # No stream received it: the caller may start again.
             self.state = State.NEW
             self.sent = 0
             return []
         if self.state in (State.OPEN, State.COMMITTING) and not self._gap_ok and operation == APPEND:
-            # A commit on its way asks the same question as a ping.
+            # A commit that is on its way asks the same question as a ping.
             missing = NoStreamResponse(f"message {number} of the fast-ingest batch")
             return self._end(missing, ask=self.state is State.OPEN)
-        # gap="ok": the server reports the gap as soon as it hears of the batch again.
+        # gap="ok": the server reports the gap as soon as it sees the batch again.
         return []
 
     def on_reply(self, data: bytes, number: int, operation: int, now: float) -> list[Action]:
-        """An answer came. ``number`` and ``operation`` are those of the message that it answers."""
+        """A reply arrived. ``number`` and ``operation`` are those of the message that it replies to."""
         if self.state in (State.NEW, State.DONE):
             return []
         self._heard = True
@@ -295,7 +297,7 @@ class FastFlow:
         if reply.type == "err":
             return self._on_refused(reply.seq, error_from_response(reply.error or {}))
         if reply.type:
-            return []  # of the future; the ADR leaves room for more kinds
+            return []  # from a future version; the ADR leaves room for more kinds
         return self._on_puback(data, number, operation)
 
     # Internals
@@ -303,7 +305,7 @@ class FastFlow:
     def _on_ack(self, reply: _Reply, operation: int) -> None:
         if self.state is State.STARTING:
             self.state = State.OPEN
-        # Nobody can ack what was not sent.
+        # The server can't ack what was not sent.
         seq = min(reply.seq, self.sent)
         if seq > self.acked:
             self.acked = seq
@@ -311,8 +313,8 @@ class FastFlow:
             while self._settled and self._settled[0] <= seq:
                 self._settled.popleft()
         elif operation == PING and self.sent >= self.limit:
-            # The server has everything and nothing to ack: reports of refused messages were lost. A message
-            # that it can store makes it count again.
+            # The server has received everything and has nothing to ack: reports of refused messages were
+            # lost. The next message that it can store makes it count again.
             self._extra += 1
         if operation == PING:
             self._doubt = None
@@ -345,13 +347,14 @@ class FastFlow:
             ack = PubAck.from_response(data)
         except ApiError as error:
             if self.state is State.STARTING or (operation == START and not self._gap_ok):
-                # An expectation of the first message fails only after its flow was granted.
+                # An expectation of the first message fails only after the flow was granted.
                 self._finish(error)
             elif operation >= COMMIT or isinstance(error, FastIngestFailed | FastIngestDisabled):
-                # The batch itself is refused, or unknown: its server restarted, or another stream got it.
+                # The batch itself is refused or unknown: its server restarted, or another stream received it.
                 self._conclude(error)
             else:
-                # One message is, before the server looked at its batch; it will see a gap at the next.
+                # One message is refused, before the server checked its batch; at the next message it sees a
+                # gap.
                 return self._on_refused(number, error, ask=True)
             return []
         except ProtocolError as error:
@@ -377,7 +380,7 @@ class FastFlow:
         return []
 
     def _end(self, cause: JetsparkError, *, ask: bool = True) -> list[Action]:
-        """Trouble with gap="fail": send no more, wait for the final ack."""
+        """A problem with gap="fail": send no more and wait for the final ack."""
         if self.cause is None:
             self.cause = cause
         if self.state is State.OPEN:
@@ -395,7 +398,7 @@ class FastFlow:
             self.limit = self.acked + self.flow * self._outstanding + len(self._settled) + self._extra
 
     def _conclude(self, cause: JetsparkError | None) -> None:
-        """The batch is over and did not get to its end."""
+        """The batch ended before its commit."""
         if self.cause is None:
             self.cause = cause
         stored = self.acked if self.ack is None else self.ack.count or 0

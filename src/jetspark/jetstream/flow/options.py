@@ -1,7 +1,7 @@
 """Options of ``consume`` and of ``fetch``/``next``, checked before anything is sent.
 
-Defaults and limits are those of ADR-37 "Defaults and constraints" and "Fetch Configuration options";
-where the server has a limit of its own it is named at the field.
+Defaults and limits are those of ADR-37 "Defaults and constraints" and "Fetch Configuration options".
+Where the server has its own limit, the field's comment names it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class PullOptions:
     max_messages: int | None = None
     #: Size of the buffer in bytes, counted as the server does: subject + ack reply + headers + payload.
     max_bytes: int | None = None
-    #: Refill when so many messages or fewer are pending. Default half of ``max_messages``; at most that.
+    #: Refill when this many messages or fewer are pending. Default half of ``max_messages``; at most that.
     threshold_messages: int | None = None
-    #: Refill when so many bytes or fewer are pending. Default half of ``max_bytes``; at most that.
+    #: Refill when this many bytes or fewer are pending. Default half of ``max_bytes``; at most that.
     threshold_bytes: int | None = None
-    #: With ``max_messages``: no single request may bring more bytes than this. Default: no cap.
+    #: With ``max_messages``: the most bytes that a single request may return. Default: no cap.
     max_bytes_per_request: int | None = None
     #: Seconds until the server gives up a request. Default 30, at least 1; the consumer's
     #: ``max_request_expires`` limits it.
@@ -47,13 +47,13 @@ class PullOptions:
     #: Seconds of silence after which the server sends a heartbeat. Default half of ``expires``, within
     #: 0.5 to 30. The server refuses more than half of ``expires``. Can't be switched off.
     idle_heartbeat: float | None = None
-    #: Conclude after so many messages were processed. Default: never.
+    #: End after this many messages were processed. Default: never.
     stop_after: int | None = None
     #: Priority group (ADR-42, server 2.11+); required when the consumer has groups. At most 16 characters.
     group: str | None = None
-    #: Overflow policy: deliver only while at least so many messages are pending on the consumer.
+    #: Overflow policy: deliver only while at least this many messages are pending on the consumer.
     min_pending: int | None = None
-    #: Overflow policy: deliver only while at least so many messages await their ack.
+    #: Overflow policy: deliver only while at least this many messages await their ack.
     min_ack_pending: int | None = None
     #: Prioritized policy (server 2.12+): 0 (first served, default) to 9.
     priority: int = 0
@@ -98,7 +98,7 @@ class PullOptions:
 
     @property
     def by_bytes(self) -> bool:
-        """Whether the buffer is measured in bytes, and not in messages."""
+        """Whether the buffer is measured in bytes rather than in messages."""
         return self.max_bytes is not None
 
     @property
@@ -114,7 +114,7 @@ class PullOptions:
 
     @property
     def request_bytes(self) -> int:
-        """What one request may bring at most; 0: it names no bytes."""
+        """The most bytes that one request may return; 0: the request sets no limit in bytes."""
         return self.max_bytes or self.max_bytes_per_request or 0
 
     @property
@@ -134,27 +134,27 @@ class PullOptions:
 class FetchOptions:
     """One request, then the end. ``next`` is a fetch of one message.
 
-    At least one of ``max_messages`` and ``max_bytes`` is required; with both, what is reached first ends it.
+    At least one of ``max_messages`` and ``max_bytes`` is required; with both, the first one reached ends it.
     """
 
-    #: At most so many messages; the consumer's ``max_request_batch`` limits it.
+    #: At most this many messages; the consumer's ``max_request_batch`` limits it.
     max_messages: int | None = None
-    #: At most so many bytes, counted as the server does; ``max_request_max_bytes`` limits it.
+    #: At most this many bytes, counted as the server does; ``max_request_max_bytes`` limits it.
     max_bytes: int | None = None
     #: Seconds to wait for the messages. Default 30, or none with ``no_wait``; the consumer's
     #: ``max_request_expires`` limits it.
     expires: float | None = None
-    #: Take what is there. With ``expires`` the server waits that long for a first message; without it, not
-    #: at all.
+    #: Take what is available. With ``expires`` the server waits that long for a first message; without it,
+    #: not at all.
     no_wait: bool = False
     #: Seconds of silence after which the server sends a heartbeat; 0 switches it off. Default: half of
     #: ``expires`` (at most 30) when ``expires`` is above 30, else off. The server refuses more than half.
     idle_heartbeat: float | None = None
     #: Priority group (ADR-42, server 2.11+); required when the consumer has groups. At most 16 characters.
     group: str | None = None
-    #: Overflow policy: deliver only while at least so many messages are pending on the consumer.
+    #: Overflow policy: deliver only while at least this many messages are pending on the consumer.
     min_pending: int | None = None
-    #: Overflow policy: deliver only while at least so many messages await their ack.
+    #: Overflow policy: deliver only while at least this many messages await their ack.
     min_ack_pending: int | None = None
     #: Prioritized policy (server 2.12+): 0 (first served, default) to 9.
     priority: int = 0
@@ -183,7 +183,7 @@ class FetchOptions:
         _priority_group(self.group, self.min_pending, self.min_ack_pending, self.priority)
 
     def without(self, count: int, size: int) -> FetchOptions | None:
-        """The same fetch for so many messages and bytes less; None when nothing is left to ask for."""
+        """The same fetch, reduced by this many messages and bytes; None when nothing is left to ask for."""
         max_messages, max_bytes = self.max_messages, self.max_bytes
         if max_messages is not None:
             max_messages -= count
@@ -195,12 +195,12 @@ class FetchOptions:
 
     @property
     def batch(self) -> int:
-        """How many messages the request names."""
+        """The number of messages in the request."""
         return BATCH_WITH_MAX_BYTES if self.max_messages is None else self.max_messages
 
     @property
     def request_bytes(self) -> int:
-        """What the request may bring at most; 0: it names no bytes."""
+        """The most bytes that the request may return; 0: the request sets no limit in bytes."""
         return self.max_bytes or 0
 
     @property
@@ -224,7 +224,7 @@ def _positive(field: str, value: int | None) -> None:
 
 
 def _seconds(field: str, value: object) -> None:
-    # What goes to the server as nanoseconds: "5", True, NaN and infinity have none.
+    # Sent to the server as nanoseconds; "5", True, NaN and infinity can't be converted.
     if not is_number(value) or not math.isfinite(value):
         raise InvalidArgument(field, value, "must be a number of seconds")
 

@@ -3,32 +3,33 @@
 Theory of operation
 ===================
 
-An ordered consumer reads a stream in order without acks. It is a chain of throw-away consumers named
-``<prefix>_<serial>``; when anything is doubtful, the current one is abandoned and the next is created
-behind the last message that was delivered. So the user sees each message once and in order, whatever
+An ordered consumer reads a stream in order without acks. It is a chain of short-lived consumers named
+``<prefix>_<serial>``. When the current one is in doubt, it is abandoned, and the next one is created
+after the last message that was delivered. So the user sees each message once and in order, whatever
 happens.
 
-**What resets**: a gap in the consumer sequence (of a message, or told by an idle heartbeat whose
-``Nats-Last-Consumer`` is ahead), missed heartbeats, deletion, 503, and a reconnect. The driver reports them
-with the serial of the consumer they concern; anything about an older serial is dropped, messages included.
+**What causes a reset**: a gap in the consumer sequence (seen in a message, or reported by an idle heartbeat
+whose ``Nats-Last-Consumer`` is ahead), missed heartbeats, deletion, 503, and a reconnect. The driver reports
+these events with the serial of the consumer they concern. Events for an older serial are dropped, messages
+included.
 
-**Where it goes on**: at ``last stream sequence + 1``, or, as long as no message came, by the user's own
-deliver policy. ``new`` and ``last`` are an exception: asked again they would mean a later place and lose
-what was stored meanwhile, so the place that the first consumer began at is kept. The old consumer is
+**Where it continues**: at ``last stream sequence + 1``, or, before the first message, by the user's own
+deliver policy. ``new`` and ``last`` are an exception: evaluated again, they would mean a later position and
+lose what was stored meanwhile, so the position where the first consumer started is kept. The old consumer is
 deleted in the background; its ``inactive_threshold`` is the safety net.
 
-**Suspend.** When nobody reads any more and something may be on its way or was thrown away unread, the
-driver suspends: the consumer is deleted and the next ``start`` makes one at the place given.
+**Suspend.** When there is no longer a reader, and messages may be on their way or were discarded unread, the
+driver suspends: the consumer is deleted, and the next ``start`` creates one at the given position.
 
-**How fast**: as fast as it makes progress. A reset is immediate, but 0.02 s after the one before at the
-earliest, so that a server that always loses the second message is not hammered. Each consumer that is
-doubtful before it brought a message or a heartbeat doubles that, up to 10 s. When creating fails, the next
-attempt waits 1 s, doubling up to 10 s. ``max_reset_attempts`` attempts in a row conclude with an error.
-Nothing is attempted while disconnected.
+**How fast**: as fast as it makes progress. A reset is immediate, but at least 0.02 s after the previous one,
+so that a server that always loses the second message is not hammered. Each consumer that becomes
+doubtful before it delivered a message or a heartbeat doubles that pause, up to 10 s. When creation fails,
+the next attempt waits 1 s, doubling up to 10 s. ``max_reset_attempts`` attempts in a row conclude with an
+error. Nothing is attempted while disconnected.
 
-**Bulk.** ``on_batch`` checks a received chunk by its ends: consumer sequences of one consumer only ever
-increase, so ``count`` messages from ``expected`` to ``expected + count - 1`` have no hole. Only when that
-does not hold must the driver take the chunk apart and call ``on_each``.
+**Bulk.** ``on_batch`` checks a received chunk by its ends: the consumer sequences of one consumer always
+increase, so ``count`` messages from ``expected`` to ``expected + count - 1`` have no gap. Only when that
+does not hold must the driver inspect each message and call ``on_each``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 BACKOFF_FIRST = 1.0
 BACKOFF_MAX = 10.0
-# Between two resets, when the consumer between them brought messages.
+# Pause between two resets, when the consumer between them delivered messages.
 PACE = 0.02
 
 _POLICIES = ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")
@@ -70,7 +71,7 @@ class Verdict(Enum):
 
 @unique
 class OrderedState(Enum):
-    """Life of an ordered consumer."""
+    """Life cycle of an ordered consumer."""
 
     NEW = "new"
     CREATING = "creating"
@@ -82,8 +83,8 @@ class OrderedState(Enum):
 class OrderedFlow:
     """See the module's theory of operation.
 
-    ``prefix`` is unique for each ordered consumer (a nuid, or the user's). ``max_reset_attempts=None`` tries
-    for ever.
+    ``prefix`` is unique for each ordered consumer (a nuid, or the user's). ``max_reset_attempts=None``
+    retries forever.
     """
 
     __slots__ = (
@@ -176,16 +177,16 @@ class OrderedFlow:
         return self._create() if self._connected else NOTHING
 
     def on_created(self, serial: int, now: float, starts_at: int = 0) -> Actions:
-        """The consumer exists: pull from it (in a subscription of its own, or with its serial in mind).
+        """The consumer exists: pull from it (in its own subscription, or checking its serial).
 
-        ``starts_at``: the first stream sequence that it can deliver, from its info; 0 when not known.
+        ``starts_at``: the first stream sequence that it can deliver, from its info; 0 when unknown.
         """
         if serial != self.serial or self._state is not OrderedState.CREATING:
-            # Abandoned while its creation was under way (disconnect, stop): do not leave it behind.
+            # Abandoned while its creation was in progress (disconnect, stop): delete it.
             return (DeleteConsumer(f"{self._prefix}_{serial}"),) if self._is_abandoned(serial) else NOTHING
         self._state = OrderedState.ACTIVE
         if self._starting:
-            # Not a reset: the first one comes at once, and has all its attempts.
+            # Not a reset: the first reset is immediate and has all its attempts.
             self._starting = False
             self._attempts = 0
         if not self.last_stream_seq and self._deliver_policy in ("new", "last"):
@@ -193,7 +194,7 @@ class OrderedFlow:
         return NOTHING
 
     def on_name_taken(self, serial: int, now: float) -> Actions:
-        """Somebody else, or an earlier run, has a consumer of this name: take the next, at once."""
+        """Another client, or an earlier run, has a consumer with this name: try the next name immediately."""
         if serial != self.serial or self._state is not OrderedState.CREATING:
             return NOTHING
         self._attempts -= 1
@@ -202,7 +203,7 @@ class OrderedFlow:
     def on_create_failed(
         self, serial: int, error: JetsparkError, now: float, *, permanent: bool = False
     ) -> Actions:
-        """Creating failed. ``permanent``: another attempt can't help (no such stream, invalid filter)."""
+        """Creation failed. ``permanent``: another attempt can't help (no such stream, invalid filter)."""
         if serial != self.serial or self._state is not OrderedState.CREATING:
             return NOTHING
         if permanent:
@@ -214,7 +215,7 @@ class OrderedFlow:
     def on_batch(
         self, first_cseq: int, last_cseq: int, last_sseq: int, count: int, serial: int, now: float
     ) -> Verdict:
-        """A chunk of one consumer's messages, judged by its ends. INSPECT: call :meth:`on_each`."""
+        """A chunk of one consumer's messages, checked by its ends. INSPECT: call :meth:`on_each`."""
         if serial != self.serial or self._state is not OrderedState.ACTIVE:
             return Verdict.DROP
         if first_cseq != self.expected or last_cseq - first_cseq + 1 != count:
@@ -225,9 +226,9 @@ class OrderedFlow:
         return Verdict.DELIVER
 
     def on_each(self, messages: Sequence[tuple[int, int, int]], now: float) -> tuple[list[int], Actions]:
-        """(serial, consumer seq, stream seq) of each message: the indices to deliver, and what to do.
+        """(serial, consumer seq, stream seq) of each message: returns the indices to deliver, and actions.
 
-        Messages behind a gap are dropped: the next consumer brings them again.
+        Messages after a gap are dropped: the next consumer delivers them again.
         """
         keep: list[int] = []
         if self._state is not OrderedState.ACTIVE:
@@ -245,7 +246,7 @@ class OrderedFlow:
         return keep, NOTHING
 
     def on_heartbeat(self, serial: int, last_consumer_seq: int | None, now: float) -> Actions:
-        """An idle heartbeat: a sign of life, and it tells when the last messages were lost."""
+        """An idle heartbeat: a sign of life that also reveals when the last messages were lost."""
         if serial != self.serial or self._state is not OrderedState.ACTIVE:
             return NOTHING
         if last_consumer_seq is not None and last_consumer_seq >= self.expected:
@@ -263,13 +264,13 @@ class OrderedFlow:
         return self._reset_if(serial, reason, now)
 
     def on_disconnect(self, now: float) -> Actions:
-        """The connection broke; attempts pause. The current consumer is not trusted any more."""
+        """The connection broke; attempts pause. The current consumer is no longer trusted."""
         if self._state is not OrderedState.CONCLUDED:
             self._connected = False
         return NOTHING
 
     def on_reconnect(self, now: float) -> Actions:
-        """Connected again: a new consumer, at once."""
+        """Connected again: create a new consumer immediately."""
         if self._state is OrderedState.CONCLUDED or self._connected:
             return NOTHING
         self._connected = True
@@ -281,15 +282,15 @@ class OrderedFlow:
         return self._reset("reconnect", now)
 
     def on_timer(self, now: float) -> Actions:
-        """``next_deadline()`` has come."""
+        """``next_deadline()`` was reached."""
         due = self.next_deadline()
         return self._create() if due is not None and now >= due else NOTHING
 
     def suspend(self, now: float, resume_at: int = 0) -> Actions:
-        """Nobody reads: give the consumer up until the next :meth:`start`.
+        """There is no reader: abandon the consumer until the next :meth:`start`.
 
         ``resume_at``: stream sequence of the first message that was not handed out, when messages that had
-        passed the check were thrown away.
+        passed the check were discarded.
         """
         if self._state is OrderedState.CONCLUDED:
             return NOTHING
@@ -318,7 +319,7 @@ class OrderedFlow:
 
     def _reset_if(self, serial: int, reason: str, now: float) -> Actions:
         if serial != self.serial or self._state is not OrderedState.ACTIVE:
-            return NOTHING  # about a consumer that is gone, or a reset is under way already
+            return NOTHING  # about an abandoned consumer, or a reset is already in progress
         return self._reset(reason, now)
 
     def _reset(self, reason: str, now: float) -> Actions:

@@ -1,49 +1,51 @@
-"""The pipelined publisher's machine: which messages may be sent, in which order, and what becomes of them.
+"""The pipelined publisher's machine: which messages may be sent, in which order, and how they end.
 
 Theory of operation
 -------------------
 Messages are numbered from 1; the serial is the last token of a message's reply subject. ``pending`` holds the
-messages without an answer, in the order of their serials. A message is sent for the first time in that order
-too, so two numbers say where we are: ``serial``, the last message taken, and ``sent``, the last one sent.
-Messages between them wait here, not in the connection's buffer: while there is no link, and while older ones
-have to go first.
+messages without a reply, in order of their serials. Messages are sent for the first time in that order
+too, so two numbers describe the position: ``serial``, the last message accepted, and ``sent``, the last one
+sent. Messages between the two wait here, not in the connection's buffer: while there is no link, and while
+older ones have to go first.
 
-The window counts messages without an answer. Large messages are counted in bytes as well, because a stream
-takes in 128 MiB ahead of its disk and refuses the rest.
+The window counts messages without a reply. Large messages are counted in bytes as well, because a stream
+buffers 128 MiB ahead of its disk and refuses the rest.
 
-Lost link. A message that was sent and may not be sent again fails: it may or may not be stored. A message may
-be sent again when ``retry`` is on, it has a ``msg_id`` (the server then drops a second copy), and it expects
-no sequence (a stream without replicas checks the sequence before the id, and would refuse what it stored).
+Lost link. A message that was sent and must not be sent again fails: it may or may not be stored. A message
+may be sent again when ``retry`` is on, it has a ``msg_id`` (the server then drops a second copy), and it
+expects no sequence (a stream without replicas checks the sequence before the id, and would refuse what it
+stored).
 
-Recovery. With ``retry`` messages are sent again, oldest first, when the link is restored; when a message that
-may be sent again was refused with "try again" (no stream answers, or "this msg_id is in process"), after
-``RETRY_WAIT``; and when no ack came for a quarter of ``ack_timeout`` (the leader of a replicated stream
-died). During recovery the order is kept by two rules:
+Recovery. With ``retry``, messages are sent again, oldest first, in three cases: when the link is restored;
+when a message that may be sent again was refused with "try again" (no stream responds, or "this msg_id is in
+process"), after ``RETRY_WAIT``; and when no ack came for a quarter of ``ack_timeout`` (the leader of a
+replicated stream died). During recovery two rules keep the order:
 
 - Newer messages wait until all older ones were sent again.
-- A subject is *proven* when its stream has acked a message of this recovery. First one message goes alone;
-  once it is acked, others follow, but of a subject that is not proven only one at a time. So a stream that is
-  not ready yet can refuse the oldest message of a subject, but cannot store a newer one before it.
+- A subject is *proven* when its stream has acked a message of this recovery. At first one message is sent
+  alone. Once it is acked, others follow, but only one at a time for each subject that is not proven. So a
+  stream that is not ready yet can refuse the oldest message of a subject, but cannot store a newer one first.
 
-Without ``retry`` a refusal is final, so after a lost link everything that waits is sent at once, in order.
+Without ``retry`` a refusal is final, so after a lost link everything that waits is sent immediately, in
+order.
 
-Time. ``ack_timeout`` counts from the first time a message is sent; while there is no link, from when it was
-taken. Messages that wait for older ones do not expire: the older ones do, and make way. A message that was
-taken longer ago than ``ack_timeout`` gets no second try when it is refused.
+Time. ``ack_timeout`` counts from the first time a message is sent; without a link, from when it was
+accepted. Messages that wait for older ones do not expire: the older ones do, and make room. A message that
+was accepted longer ago than ``ack_timeout`` is not retried when it is refused.
 
-Copies. A message that is refused is not stored, unless another copy of it has no answer: one that was sent
-before over this link, or over an earlier one. Then the error says that the message may be stored.
+Copies. A message that is refused is not stored, unless another copy of it has no reply: a copy sent
+earlier over this link, or over an earlier link. Then the error says that the message may be stored.
 
-Permissions. The server reports a refused publish by its subject only, once per copy. Messages sent before
-the permission was taken away are stored, and their acks may come after the report. So nothing fails until
-there are as many reports as copies to that subject without an answer: then all of these were refused. If
-that never happens, ``ack_timeout`` ends the wait with an error that says the message may be stored. A message
-that leaves takes reports along that may have been about its copies. (This counts right as long as nothing
-else publishes to the same subject over the same connection.)
+Permissions. The server reports a refused publish only by its subject, once per copy. Messages sent before
+the permission was revoked are stored, and their acks may arrive after the report. So nothing fails until
+there are as many reports as unanswered copies to that subject: then all of these were refused. If
+that never happens, ``ack_timeout`` ends the wait with an error that says the message may be stored. When a
+message leaves, the reports that may have been about its copies leave with it. (The count is right as long as
+nothing else publishes to the same subject over the same connection.)
 
-Events in, decisions out; time is an argument. In the blocking publisher threads call ``add``; its lock covers
-every call here. Only answers to plain messages (``plain``) are settled without it, by taking the message out
-of ``pending``, which one statement does.
+Events in, decisions out; time is an argument. In the blocking publisher, threads call ``add``; its lock
+covers every call here. The one exception is a reply to a plain message (``plain``): it is settled without the
+lock, by removing the message from ``pending``, which is a single statement.
 """
 
 from __future__ import annotations
@@ -56,16 +58,16 @@ from jetspark.errors import ConnectionClosed, ConnectionLost, JetsparkError, Req
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Smaller messages fill the default window long before they fill what a stream takes in.
+# Smaller messages fill the default window long before they fill a stream's buffer.
 LARGE = 16_384
 MAX_LARGE_BYTES = 32 * 1_048_576
 RETRY_WAIT = 0.25
-# The header's name, of Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
+# The common prefix of the header names Nats-Expected-Last-Sequence and -Last-Subject-Sequence.
 _EXPECTED_SEQUENCE = b"Nats-Expected-Last-S"
 
-# Who wants the ack; the subject; the place in a batch; (data, header block) or a sequence that has them at
-# that place, None when they are not needed any more; whether it may be sent again. A plain tuple: there is
-# one per message, and the compiled core looks at the first item.
+# The receiver of the ack; the subject; the index in a batch; (data, header block) or a sequence that has them
+# at that index, None when no longer needed; whether it may be sent again. A plain tuple: there is
+# one per message, and the compiled core reads the first item.
 Flight = tuple[Any, str, int, Any, bool]
 
 
@@ -75,7 +77,7 @@ def may_repeat(msg_id: str | None, block: bytes | None) -> bool:
 
 
 def contents(flight: Flight) -> tuple[bytes, bytes | None]:
-    """Data and header block of a message that is to be sent."""
+    """Data and header block of a message to be sent."""
     body = flight[3]
     found: tuple[bytes, bytes | None] = body if type(body) is tuple else body[flight[2]]
     return found
@@ -94,9 +96,9 @@ def _unsure(error: JetsparkError, why: str = "no ack came before it was sent aga
 
 
 class _Refusals:
-    """Reports that a subject may not be published to, and the messages they may be about.
+    """Reports that publishing to a subject is not permitted, and the messages they may be about.
 
-    ``copies``: how often these were sent over this link without an answer.
+    ``copies``: how many copies of these were sent over this link and have no reply.
     """
 
     __slots__ = ("copies", "count", "error", "serials")
@@ -108,7 +110,7 @@ class _Refusals:
 
 
 class PublishFlow:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, *, window: int, ack_timeout: float, retry: bool) -> None:
         self.window = window
@@ -121,20 +123,20 @@ class PublishFlow:
         self.linked = False
         self.recovering = False
         self.large: dict[int, int] = {}
-        # Two sums that only grow, so that they can be read without the lock.
+        # Two sums that only grow, so they can be read without the lock.
         self.large_sent = self.large_done = 0
         self._todo: deque[int] = deque()
         self._resume_at: float | None = None
         self._last_try = 0.0
-        self._awaited: dict[str, int] = {}  # of each subject that is not proven, the message that goes first
+        self._awaited: dict[str, int] = {}  # for each subject that is not proven, the message that goes first
         self._proven: set[str] = set()
         self._refusals: dict[str, _Refusals] = {}
-        # Of messages that were sent again: copies sent over this link that have no answer. Others have one.
+        # For messages sent again: the number of copies sent over this link without a reply. Others have one.
         self._copies: dict[int, int] = {}
-        self._unsure: set[int] = set()  # those of which an earlier link has taken a copy
+        self._unsure: set[int] = set()  # messages with a copy that was sent over an earlier link
         self._failed: list[tuple[Flight, JetsparkError]] = []
         self._marks: deque[tuple[float, int, int]] = deque()  # time, sent, serial
-        self._too_old = 0  # messages up to this one were taken longer ago than ack_timeout
+        self._too_old = 0  # messages up to this one were accepted longer ago than ack_timeout
         self._next_tick = 0.0
 
     # Room
@@ -146,11 +148,11 @@ class PublishFlow:
 
     @property
     def plain(self) -> bool:
-        """Whether an ack does no more than take its message out of ``pending``."""
+        """Whether an ack does nothing more than remove its message from ``pending``."""
         return not (self.recovering or self.large or self._copies or self._refusals)
 
     def unsettled(self, last: int) -> bool:
-        """Whether a message up to this one has no answer."""
+        """Whether any message up to this one has no reply."""
         return next(iter(self.pending), last + 1) <= last
 
     # Messages
@@ -158,7 +160,7 @@ class PublishFlow:
     def add(
         self, target: Any, subject: str, index: int, data: bytes, block: bytes | None, again: bool
     ) -> int:
-        """Take a message: its serial. It is to be sent at once if it is ``sent`` afterwards."""
+        """Accept a message; returns its serial. If it counts as ``sent`` afterwards, send it immediately."""
         self.serial = serial = self.serial + 1
         if len(data) > LARGE:
             self.large[serial] = len(data)
@@ -178,9 +180,10 @@ class PublishFlow:
     def add_many(
         self, target: Any, subjects: Sequence[str], body: Any, start: int, stop: int, again: bool
     ) -> int:
-        """Take the messages from ``start`` to ``stop`` of a batch, none of them large: the first's serial.
+        """Accept the messages from ``start`` to ``stop`` of a batch, none of them large; returns the first
+        serial.
 
-        They are to be sent at once if the last of them is ``sent`` afterwards.
+        If the last of them counts as ``sent`` afterwards, send them immediately.
         """
         first, again = self.serial + 1, again and self.retry
         now = self.linked and not self.recovering
@@ -206,13 +209,13 @@ class PublishFlow:
         return first
 
     def withdraw(self, serial: int) -> bool:
-        """Forget a message that could not be sent; False when it has its answer already."""
+        """Forget a message that could not be sent; False when it already has its reply."""
         return self._take(serial) is not None
 
     def due(self) -> list[tuple[int, Flight, bool]]:
-        """What is to be sent now, in order: serial, message, and whether it is for the first time.
+        """What to send now, in order: serial, message, and whether it is the first time.
 
-        Ask again when one of them could not be sent.
+        Call it again when one of them could not be sent.
         """
         found: list[tuple[int, Flight, bool]] = []
         if not (self.linked and self.recovering) or self._resume_at is not None:
@@ -246,10 +249,10 @@ class PublishFlow:
     # Answers
 
     def acked(self, serial: int) -> Flight | None:
-        """The message is stored. None: it had its answer before."""
+        """The message is stored. None: it already had its reply."""
         flight = self.pending.get(serial)
         if flight is None or serial > self.sent:
-            return None  # nobody can have stored what was not sent
+            return None  # it can't be stored, because it was not sent
         if self._awaited.get(flight[1]) == serial:
             self._proven.add(flight[1])
         return self._take(serial)
@@ -257,7 +260,8 @@ class PublishFlow:
     def refused(
         self, serial: int, now: float, error: JetsparkError, *, try_again: bool
     ) -> tuple[Flight, JetsparkError] | None:
-        """A copy was refused. The message with its error; None: it had its answer, or is to be sent again."""
+        """A copy was refused. Returns the message with its error; None: it had its reply, or is to be
+        resent."""
         flight = self.pending.get(serial)
         if flight is None or serial > self.sent:
             return None
@@ -276,7 +280,7 @@ class PublishFlow:
         return flight, error
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        """The server reports that a message to this subject was refused for want of permission."""
+        """The server reports that publishing a message to this subject was not permitted."""
         if not self.linked:
             return
         refusals = self._refusals.get(subject)
@@ -308,20 +312,20 @@ class PublishFlow:
         self._tick(now)
 
     def link_dropped(self) -> None:
-        """There is no link any more: nothing may be sent."""
+        """The link is gone: nothing may be sent."""
         self.linked = self.recovering = False
         self._resume_at = None
         self._refusals.clear()
 
     def link_lost(self, error: JetsparkError) -> None:
-        """What was sent and may not be sent again fails."""
+        """Messages that were sent and must not be sent again fail."""
         lost = ConnectionLost(f"connection lost before the ack came; the message may be stored: {error}")
         for serial, flight in list(self.pending.items()):
             if serial <= self.sent and not flight[4]:
                 self._fail(serial, lost)
 
     def link_restored(self, now: float) -> None:
-        """Everything that is pending is to be sent, in order."""
+        """Everything pending is to be sent, in order."""
         self.linked = True
         for serial in self.pending:
             if serial > self.sent:
@@ -333,10 +337,10 @@ class PublishFlow:
         self._resume(now)
 
     def close(self, error: JetsparkError) -> None:
-        """Nothing will be sent or answered any more."""
+        """No message will be sent or answered any more."""
         self.link_dropped()
         sent = error
-        if not isinstance(error, ConnectionClosed | ConnectionLost):  # such as: no permission to get acks
+        if not isinstance(error, ConnectionClosed | ConnectionLost):  # e.g. no permission for acks
             sent = _unsure(error, "no ack can come")
         for serial in list(self.pending):
             self._fail(serial, sent if serial <= self.sent else error)
@@ -349,7 +353,7 @@ class PublishFlow:
         return self._next_tick if self._resume_at is None else min(self._next_tick, self._resume_at)
 
     def on_timer(self, now: float) -> None:
-        """Look for acks that did not come; then ask for what is ``due``."""
+        """Check for overdue acks; call ``due`` afterwards."""
         if now >= self._next_tick:
             self._tick(now)
         if self._resume_at is not None and now >= self._resume_at:
@@ -376,7 +380,7 @@ class PublishFlow:
             self._look_for_overdue(now)
 
     def _look_for_overdue(self, now: float) -> None:
-        """A leader that died took its acks along, and no connection broke to tell of it."""
+        """A leader that died took its acks with it, and no broken connection revealed it."""
         patience = self.ack_timeout / 4
         if now - self._last_try < patience:
             return
@@ -391,7 +395,7 @@ class PublishFlow:
     # Internals
 
     def _recover(self, at: float) -> None:
-        """Send everything again that may be, from ``at`` on."""
+        """Starting at ``at``, send everything again that may be sent again."""
         self.recovering = True
         self._awaited.clear()
         self._proven.clear()
@@ -420,14 +424,14 @@ class PublishFlow:
             copies = self._copies.pop(serial, 1)
             if serial in self._unsure:
                 self._unsure.discard(serial)
-                answered = False  # by this link; the answer may be that to the copy of an earlier one
+                answered = False  # for this link; the reply may belong to a copy sent over an earlier one
         if self._awaited.get(subject) == serial:
             del self._awaited[subject]
         if self._refusals and (refusals := self._refusals.get(subject)) is not None:
             if serial in refusals.serials:
                 refusals.serials.discard(serial)
                 refusals.copies -= copies
-                # A copy without an answer may be the one that a report was about.
+                # A copy without a reply may be the one that a report was about.
                 refusals.count -= max(0, copies - answered)
             self._check_refusals(subject, refusals)
         return flight
@@ -443,7 +447,7 @@ class PublishFlow:
             refusals.copies += 1
 
     def _check_refusals(self, subject: str, refusals: _Refusals) -> None:
-        """As many reports as copies without an answer: all of these were refused."""
+        """When there are as many reports as copies without a reply, all of these were refused."""
         if refusals.count <= 0:
             del self._refusals[subject]
         elif refusals.copies <= refusals.count:

@@ -5,62 +5,64 @@ Theory of operation
 
 One machine serves ``consume`` (:class:`PullOptions`: keep a buffer filled) and ``fetch``/``next``
 (:class:`FetchOptions`: one request, then conclude). A driver owns the subscription and the buffer. It
-reports what happens, performs the actions that come back, and wakes the machine at ``next_deadline()``.
-Messages are reported in bulk, when a chunk is received and when user code took some; there is no work for a
-single one. Sizes are the server's ("Message Size Calculation").
+reports events, performs the actions that come back, and wakes the machine at ``next_deadline()``.
+Messages are reported in bulk, when a chunk is received and when user code took some; there is no work per
+message. Sizes are the server's ("Message Size Calculation").
 
 **Pending** (ADR-37 "Buffering messages") is what was requested minus what was processed. It has two parts
 with different fates: *outstanding* (requested, not received; the ledger) and *buffered* (received, not
 processed by the user). A disconnect voids what is outstanding; what is buffered stays and keeps its room. So
-pending is never above the limit, also across reconnects.
+pending never exceeds the limit, even across reconnects.
 
-**Written off** is what is outstanding when heartbeats are missed, when a status says that all requests are
-void, or when a request is past its deadline. The server may still serve such a request, or end it later, and
-its messages and its end look like those of the next one. So the inbox goes with it (``ChangeInbox``): the
-driver unsubscribes, which withdraws the requests, and hands in what comes until the server has confirmed
-that. Only then the machine pulls again, into another inbox, and only for the room that is left.
+**Writing off.** Outstanding requests are written off when heartbeats are missed, when a status says that all
+requests are void, or when a request is past its deadline. The server may still serve such a request, or end
+it later, and its messages and its end look like those of the next request. So its inbox is replaced
+(``ChangeInbox``): the driver unsubscribes, which withdraws the requests, and reports what arrives until the
+server has confirmed that. Only then does the machine pull again, into another inbox, and only for the room
+that is left.
 
 **Refill** ("Max messages and max bytes options"). When pending is at or below the threshold, one request
-asks for all the room there is. "At or below" lets ``max_messages=1`` (threshold 0) pull again as soon as
+asks for all the available room. "At or below" lets ``max_messages=1`` (threshold 0) pull again as soon as
 its message was processed. With ``max_bytes`` a request names batch 1,000,000 and the room in bytes. The
 consumer's own limits are learnt from its refusals (:mod:`pull_caps`): later requests stay within them, and
 several of them, at most 16 at a time, fill the buffer.
 
-**Statuses** ("Status handling") are classified by the table in :mod:`statuses`. One that ends a request
-takes with it what the headers say is left, or, without headers, the whole request; Leadership Change and
-Server Shutdown take all. A refusal does not say which request it is about: when several that differ may be
-meant, all are written off. ``consume`` then pulls again, except after Consumer Deleted, Consumer is push
-based, 400 and 412.
+**Statuses** ("Status handling") are classified by the table in :mod:`statuses`. A status that ends a request
+removes from the ledger what its headers say is left, or, without headers, the whole request; Leadership
+Change and Server Shutdown remove all. A refusal does not say which request it is about: when it may be about
+one of several different requests, all are written off. ``consume`` then pulls again, except after Consumer
+Deleted, Consumer is push based, 400 and 412.
 
 **Never a tight loop.** A refusal holds pulls for a while (:mod:`pull_backoff`). Messages, heartbeats and
-plain time-outs reset the count. Only what the server does not say waits for the heartbeat alarm: a request
-that got lost, or was refused in silence because of ``max_waiting``. A message larger than the room left waits
-for room; one larger than any request can be is warned about and retried with backoff, since an operator may
-remove it.
+plain timeouts reset the count. Only what the server does not report waits for the heartbeat alarm: a request
+that was lost, or was silently refused because of ``max_waiting``. A message larger than the room left waits
+for room. A message larger than any request can be causes a warning and is retried with backoff, since an
+operator may remove it.
 
-**Heartbeats** ("Idle heartbeats"). The alarm comes after two heartbeats without *received* traffic while
-a request is outstanding. Without one the server owes nothing, so a slow handler with a full buffer raises
-no alarm. If the driver wakes the machine late (user code blocked the loop), the machine first asks for a
-moment to read what lies in the socket. The alarm warns, writes off what is outstanding and pulls again; a
+**Heartbeats** ("Idle heartbeats"). The alarm is raised after two heartbeats without *received* traffic while
+a request is outstanding. Without a request the server owes nothing, so a slow handler with a full buffer
+raises no alarm. If the driver wakes the machine late (user code blocked the loop), the machine first asks for
+a moment to read what is in the socket. The alarm warns, writes off what is outstanding and pulls again; a
 fetch concludes with it.
 
-**A narrow consumer** is one whose ``max_waiting`` was lowered, so that requests are refused in everyday
-life. One that asks for heartbeats the server drops without a word; until the alarm the ledger would hold a
-request that does not exist, and that may stand in the way of every further one. So requests to a narrow
-consumer ask for no heartbeats and expire after one: the time-out is the sign of life, at the moment the first
-heartbeat would have come, and gives back exactly what the request had left. A refusal warns. Beside other
-requests it also limits how many are open at a time, to those that were taken, until the next link.
+**A narrow consumer** is one with a lowered ``max_waiting``, so that refused requests are normal. The server
+silently drops a refused request that asks for heartbeats. Until the alarm, the ledger would hold a request
+that does not exist, and that may block every further one. So requests to a narrow consumer ask for no
+heartbeats and expire after one heartbeat interval: the timeout is the sign of life. It comes when the first
+heartbeat would have come, and gives back exactly what the request had left. A refusal warns. If other
+requests are open, it also limits how many may be open at a time, to those that were accepted, until the next
+link.
 
-**Client-side deadline** ("Operations", note). A request that is older than ``expires`` plus a grace of 1
-to 5 s is written off, and with it all that are open. A fetch then concludes with an error: that there is
-nothing is for the server to say. Messages still arriving extend its deadline.
+**Client-side deadline** ("Operations", note). When a request is older than ``expires`` plus a grace of 1
+to 5 s, all open requests are written off. A fetch then concludes with an error: only the server can say that
+there are no messages. Messages that still arrive extend its deadline.
 
 **Disconnects** ("Server reconnects"): timers pause and nothing is sent; on reconnect the machine pulls
-again. It checks nothing and never terminates. A fetch asks for the rest, for the time it has left; when that
-is over, for what is there, until its deadline.
+again. It checks nothing and never terminates. A fetch asks for the rest, for the time it has left. When that
+time is over, it asks for what is available, until its deadline.
 
 **Pins** (ADR-42): the driver reports ``Nats-Pin-Id`` values; each pull carries the last one. 423 drops
-it, and the machine pulls again without, to stand by.
+it, and the machine pulls again without a pin, to stand by.
 
 **The end.** ``stop`` discards the buffer. ``drain`` pulls no more, lets the driver unsubscribe, and
 concludes when the buffer was processed. ``Conclude`` is the last action, and a concluded machine ignores
@@ -96,18 +98,18 @@ if TYPE_CHECKING:
     from jetspark.errors import JetsparkError
 
 MAX_REQUESTS = 16
-#: A timer that fires so late was held up by user code: read the socket before believing the silence.
+#: A timer that fires this late was delayed by user code: read the socket before concluding it was silent.
 LATE = 0.02
 LATE_PAUSE = 0.1
 #: Below this a heartbeat alarm is noise; only reached when max_request_expires forces tiny requests.
 _MIN_ALARM = 1.0
-#: A fetch that is resumed after a reconnect with less time left than this asks for what is there.
+#: A fetch that is resumed after a reconnect with less time left than this asks for what is available.
 _MIN_RESUME = 0.05
 
 
 @unique
 class State(Enum):
-    """Life of a machine."""
+    """Life cycle of a machine."""
 
     NEW = "new"
     RUNNING = "running"
@@ -143,13 +145,14 @@ class PullFlow:
             self._limit, self._threshold = options.limit, options.threshold
             self._stop_after = options.stop_after
         self._ledger = Ledger(by_bytes)
-        # Only a lone request tells exactly how much of its nominal batch is left when its bytes are used up.
+        # Only a single open request tells exactly how much of its nominal batch is left when its bytes are
+        # used up.
         self._most_requests = 1 if by_bytes and self._stop_after is not None else MAX_REQUESTS
         self._max_requests = self._most_requests
         self._narrow = narrow
-        # The inbox is being changed: nothing is outstanding, nothing may be asked for.
+        # The inbox is being changed: nothing is outstanding, and nothing may be requested.
         self._changing = False
-        # What the requests that went with the old inbox may still bring.
+        # How much the requests of the old inbox may still deliver.
         self._written_off = 0
         self._limited = False
         # Seconds from a request's expiry to our own deadline.
@@ -168,7 +171,7 @@ class PullFlow:
         self._unpinned = False
         self._unsubscribed = False
 
-    # --- what the driver may look at ------------------------------------------------------------------
+    # --- state for the driver -------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -194,7 +197,7 @@ class PullFlow:
 
     @property
     def awaits_messages(self) -> bool:
-        """Whether a request may be open on the server, be it one that was written off."""
+        """Whether a request may be open on the server, including requests that were written off."""
         return bool(self._ledger.requests) or self._written_off > 0
 
     @property
@@ -211,12 +214,12 @@ class PullFlow:
 
     @property
     def lacking(self) -> int:
-        """How many messages a fetch has yet to receive; 0 for one that is limited by bytes."""
+        """How many messages a fetch still lacks; 0 for a fetch limited by bytes."""
         return self._limit - self._received if self._fetch and not self._caps.size else 0
 
     @property
     def heartbeat(self) -> float:
-        """Seconds between two signs of life; 0: none are asked for."""
+        """Seconds between two signs of life; 0: none are requested."""
         return self._caps.heartbeat
 
     @property
@@ -227,8 +230,8 @@ class PullFlow:
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_timer`; None for not at all.
 
-        Traffic only moves it later, so a driver may let its timer fire and then look again. After any call
-        that returned actions, and after statuses and connection events, it has to look.
+        Traffic only moves it later, so a driver may let its timer fire and then check again. It must check
+        after any call that returned actions, and after statuses and connection events.
         """
         if self._state is not State.RUNNING:
             return None
@@ -251,7 +254,7 @@ class PullFlow:
     # --- events ---------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Actions:
-        """Begin: the first pull (or none while disconnected)."""
+        """Start with the first pull (or none while disconnected)."""
         if self._state is not State.NEW:
             return NOTHING
         self._state = State.RUNNING
@@ -261,7 +264,7 @@ class PullFlow:
         return self._pull(now)
 
     def on_messages(self, count: int, nbytes: int, now: float) -> Actions:
-        """A chunk of user messages was received: once for each chunk, before they are handed out."""
+        """A chunk of user messages was received. Called once per chunk, before they are handed out."""
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
@@ -279,7 +282,7 @@ class PullFlow:
         return self._refill(now) if self._limited else NOTHING
 
     def on_processed(self, count: int, nbytes: int, now: float) -> Actions:
-        """User code took so many messages out of the buffer."""
+        """User code took this many messages out of the buffer."""
         if self._state is State.CONCLUDED:
             return NOTHING
         self._buffered = max(0, self._buffered - count)
@@ -293,7 +296,7 @@ class PullFlow:
         return NOTHING if self._fetch else self._refill(now)
 
     def on_status(self, status: Status, now: float) -> Actions:
-        """A status message was received; in order with the messages around it."""
+        """A status message was received, in order with the messages around it."""
         if self._state is State.CONCLUDED:
             return NOTHING
         self._traffic(now)
@@ -319,7 +322,7 @@ class PullFlow:
         return tuple(actions)
 
     def on_pin_id(self, pin_id: str) -> None:
-        """A message carried ``Nats-Pin-Id``: this client is pinned, its pulls say so from now on."""
+        """A message carried ``Nats-Pin-Id``: this client is pinned, and its pulls say so from now on."""
         self.pin_id = pin_id
 
     def on_disconnect(self, now: float) -> Actions:
@@ -333,12 +336,12 @@ class PullFlow:
         self._backoff.until = None
         self._late_until = None
         if self._state is State.DRAINING:
-            # The subscription ended with the connection; the driver does not bring it back while draining.
+            # The subscription ended with the connection; the driver does not restore it while draining.
             return self.on_unsubscribed(now)
         return NOTHING
 
     def on_reconnect(self, now: float) -> Actions:
-        """Connected again and subscribed again: pull again. No check whether the consumer is still there."""
+        """Connected and subscribed again: pull again. It does not check whether the consumer still exists."""
         if self._state is State.CONCLUDED or self._connected:
             return NOTHING
         self._connected = True
@@ -350,7 +353,7 @@ class PullFlow:
         return self._pull(now) if self._state is State.RUNNING else NOTHING
 
     def on_timer(self, now: float) -> Actions:
-        """``next_deadline()`` has come. Read what lies in the socket first, if that can be done."""
+        """``next_deadline()`` was reached. If possible, read what is in the socket first."""
         due = self.next_deadline()
         if due is None or now < due:
             return NOTHING
@@ -379,7 +382,7 @@ class PullFlow:
         return tuple(actions)
 
     def on_inbox_changed(self, now: float) -> Actions:
-        """The ``ChangeInbox`` is done: the old requests are gone, with all they sent handed in."""
+        """The ``ChangeInbox`` is done: the old requests are gone, and everything they sent was reported."""
         if self._state is not State.RUNNING or not self._changing:
             return NOTHING
         self._changing = False
@@ -387,7 +390,7 @@ class PullFlow:
         return self._refill(now)
 
     def drain(self, now: float) -> Actions:
-        """Pull no more and deliver what is buffered or on its way, then conclude."""
+        """Stop pulling, deliver what is buffered or on its way, then conclude."""
         if self._state is State.NEW:
             return self._conclude()
         if self._state is not State.RUNNING:
@@ -421,8 +424,8 @@ class PullFlow:
         self._late_until = None
 
     def _write_off(self, *, open_still: bool = False) -> Actions:
-        """Give up what is outstanding, with its inbox; ``open_still``: the server has not said that it is
-        void."""
+        """Give up what is outstanding, together with its inbox. ``open_still``: the server has not said that
+        it is void."""
         self._must_exceed = 0
         if not self._ledger.requests or self._changing:
             return NOTHING
@@ -477,7 +480,7 @@ class PullFlow:
 
     def _request(self, batch: int, size: int, expires: float, now: float) -> SendPull:
         if not self._ledger.requests:
-            # Only from here on the server owes a sign of life.
+            # Only from here on does the server owe a sign of life.
             self._quiet_since = now
         deadline = now + expires + self._grace
         silent = self._narrow and not self._fetch
@@ -505,7 +508,7 @@ class PullFlow:
     # --- statuses of consume --------------------------------------------------------------------------
 
     def _consume_ended(self, status: Status, now: float, actions: list[Action]) -> None:
-        """Book the end of one or all requests, learn from it, and decide when to go on."""
+        """Record the end of one or all requests, learn from it, and decide when to continue."""
         kind, ledger = status.kind, self._ledger
         if status.traits.ends is Ends.ALL:
             actions.extend(self._write_off())
@@ -529,7 +532,7 @@ class PullFlow:
             if request is not None:
                 self._refused(request, fits, actions)
             if kind is Kind.MAX_WAITING and self._narrow and taken > 0:
-                # Those that were taken go on; one more would be refused again.
+                # The accepted requests go on; one more would be refused again.
                 self._max_requests = min(self._max_requests, taken)
                 return
         if kind is Kind.PIN_ID_MISMATCH:
@@ -541,22 +544,22 @@ class PullFlow:
         elif kind is Kind.MESSAGE_TOO_LARGE:
             self._too_large(status, left, now, actions)
         elif kind in (Kind.REQUEST_TIMEOUT, Kind.BATCH_COMPLETED):
-            self._backoff.failures = 0  # a request that lived its life
+            self._backoff.failures = 0  # a request that ran its full time
         else:
             self._hold(status.traits.recovery, now)
 
     def _refused(
         self, request: Request, fits: Callable[[Request], bool] | None, actions: list[Action]
     ) -> None:
-        """A refusal does not say which request it is about. When that matters, none of them stays: with one
-        taken for another, the next request might ask for more than there is room."""
+        """A refusal does not say which request it is about. When that matters, all are written off: if the
+        wrong one were removed, the next request might ask for more than there is room for."""
         if self._ledger.differ(fits):
             actions.extend(self._write_off(open_still=True))
         else:
             self._ledger.refused(request)
 
     def _ended_while_draining(self, status: Status) -> None:
-        """No request follows; the driver only has to know which are open."""
+        """No request follows; the driver only needs to know which are open."""
         ledger = self._ledger
         if self._fetch or status.traits.ends is Ends.ALL or status.traits.recovery is Recovery.FATAL:
             ledger.void()
@@ -583,8 +586,8 @@ class PullFlow:
     def _filled(self) -> bool:
         if self._received >= self._limit:
             return True
-        # A pinned client gets messages with a header that the server did not count: then only a status is
-        # certain.
+        # A pinned client gets messages with a header that the server did not count. Then only a status proves
+        # that the fetch is complete.
         return bool(self._caps.size) and self._received_bytes >= self._caps.size and not self.pin_id
 
     def _fetch_pull(self, now: float) -> Actions:
@@ -594,7 +597,8 @@ class PullFlow:
         if expires:
             expires = self._due_at - now
             if expires < _MIN_RESUME and now > self._started_at:
-                # Its time is over, and only the server can say that there is nothing: ask for what is there.
+                # Its time is over, but only the server can say that there is nothing: ask for what is
+                # available.
                 expires, self._no_wait = 0.0, True
         size = max(1, self._caps.size - self._received_bytes) if self._caps.size else 0
         return (self._request(self._limit - self._received, size, expires, now),)
@@ -606,11 +610,11 @@ class PullFlow:
             self._ledger.void()
             if self._unpinned:
                 return (ClearPin(), *self._conclude(error_for(status)))
-            # The stale pin is our book-keeping, not the user's: ask once more, without it.
+            # The stale pin is our bookkeeping, not the user's: ask once more, without it.
             self._unpinned = True
             return (ClearPin(), *self._fetch_pull(now))
         if status.traits.severity is not Severity.QUIET:
             return self._conclude(error_for(status))
         if status.kind is Kind.MESSAGE_TOO_LARGE and not self._received:
-            return self._conclude(error_for(status))  # there is a message, so this is no empty fetch
+            return self._conclude(error_for(status))  # there is a message, so this is not an empty fetch
         return self._conclude()

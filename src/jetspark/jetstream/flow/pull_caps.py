@@ -1,7 +1,7 @@
-"""What one pull request may ask for at most.
+"""The most that one pull request may ask for.
 
-A consumer has limits of its own (``max_request_batch``, ``max_request_max_bytes``, ``max_request_expires``).
-A client learns of them by a refusal that names the limit: "Exceeded MaxRequestBatch of N" and its siblings.
+A consumer has its own limits (``max_request_batch``, ``max_request_max_bytes``, ``max_request_expires``).
+A client learns them from a refusal that names the limit: "Exceeded MaxRequestBatch of N" and similar ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMITS = frozenset({Kind.MAX_REQUEST_BATCH, Kind.MAX_REQUEST_EXPIRES, Kind.MAX_R
 
 
 class RequestCaps:
-    """Messages, bytes (0: a request names none) and seconds of one request, and the heartbeat that fits."""
+    """Limits of one request in messages, bytes (0: not set) and seconds, and the heartbeat that fits."""
 
     __slots__ = ("batch", "expires", "heartbeat", "size")
 
@@ -31,7 +31,7 @@ class RequestCaps:
         self.heartbeat = heartbeat
 
     def learn(self, status: Status, ledger: Ledger) -> Request | None:
-        """Adopt the limit that a refusal names; the request it must be about."""
+        """Adopt the limit that a refusal names; returns the request it must be about."""
         count, seconds = status.limit_count, status.limit_seconds
         if status.kind is Kind.MAX_REQUEST_BATCH and count:
             self.batch = min(self.batch, count)
@@ -46,7 +46,7 @@ class RequestCaps:
         return ledger.newest()
 
     def shrank(self, kind: Kind, refused: Request) -> bool:
-        """Whether the next request will be smaller than the refused one, so that it may go out at once."""
+        """Whether the next request will be smaller than the refused one, so it may be sent immediately."""
         if kind is Kind.MAX_REQUEST_BATCH:
             return refused.batch > self.batch
         if kind is Kind.MAX_REQUEST_MAX_BYTES:

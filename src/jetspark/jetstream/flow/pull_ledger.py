@@ -1,12 +1,12 @@
-"""What a client has requested and not yet received: the one place that counts it.
+"""What a client has requested and not yet received: the only place that counts it.
 
-ADR-37 "Buffering messages" wants an aggregate only, and the aggregate is exact. Each request is
-remembered beside it, for two reasons: a refusal carries no count, so the whole request has to leave; and
-a request that is older than its expiry must be written off whatever the server said.
+ADR-37 "Buffering messages" needs only a total, and the total is exact. In addition, each request is
+remembered, for two reasons: a refusal carries no count, so the whole request must be removed; and
+a request past its expiry must be written off whatever the server said.
 
-The server serves the waiting requests of a consumer in turn, and a message does not tell which request it
-answers. So messages are booked on the oldest request first. The sum is exact, and a booking can only make a
-request look younger than it is: nothing is written off too early.
+The server serves the waiting requests of a consumer in turn, and a message does not say which request it
+belongs to. So messages are counted against the oldest request first. The sum is exact, and the only possible
+error is that a request looks younger than it is: nothing is written off too early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One pull request: what it asked for, and what of that is still open."""
+    """One pull request: what it asked for, and how much of that is still open."""
 
     __slots__ = ("batch", "deadline", "expires", "max_bytes", "messages", "pinned", "size", "taken")
 
@@ -31,15 +31,15 @@ class Request:
         self.pinned = pinned
         self.messages = batch
         self.size = max_bytes
-        #: Messages came while it was the only one: it can't be refused any more.
+        #: Messages arrived while it was the only request, so it can no longer be refused.
         self.taken = False
 
 
 class Ledger:
     """Open requests, oldest first, and their sums.
 
-    ``by_bytes`` says which number measures the buffer: a request whose bytes are used up is then done,
-    whatever it had left of its (nominal) batch.
+    ``by_bytes`` says which number measures the buffer. If true, a request whose bytes are used up is done,
+    whatever is left of its (nominal) batch.
     """
 
     __slots__ = ("by_bytes", "messages", "requests", "size")
@@ -56,7 +56,7 @@ class Ledger:
         self.size += request.max_bytes
 
     def received(self, count: int, nbytes: int) -> None:
-        """Messages came. Those of requests that were written off count as none."""
+        """Messages arrived. Messages of requests that were written off are not counted."""
         requests = self.requests
         if not requests:
             return
@@ -64,7 +64,7 @@ class Ledger:
         if len(requests) == 1:
             head.taken = True
         if count < head.messages and (nbytes < head.size or not head.max_bytes):
-            # Nearly always: the oldest has room for all of it, and some is left.
+            # Nearly always: the oldest request has room for all of them, and some room is left.
             head.messages -= count
             self.messages -= count
             if head.max_bytes:
@@ -74,16 +74,17 @@ class Ledger:
         self._take(count, nbytes)
 
     def ended(self, messages: int, nbytes: int) -> None:
-        """A request ended with so much left (Nats-Pending-Messages, Nats-Pending-Bytes)."""
+        """A request ended with this much left (Nats-Pending-Messages, Nats-Pending-Bytes)."""
         self._take(messages, nbytes)
 
     def newest(self, fits: Callable[[Request], bool] | None = None) -> Request | None:
-        """The request a refusal is about: refused on arrival, so the newest that could have earned it."""
+        """The request a refusal is about. It was refused on arrival, so it is the newest that could be
+        meant."""
         suspects = self._suspects(fits)
         return suspects[-1] if suspects else None
 
     def differ(self, fits: Callable[[Request], bool] | None = None) -> bool:
-        """Whether a refusal may be about one of several requests that did not ask for the same."""
+        """Whether a refusal may be about one of several requests that asked for different things."""
         return len({(request.batch, request.max_bytes) for request in self._suspects(fits)}) > 1
 
     def _suspects(self, fits: Callable[[Request], bool] | None) -> list[Request]:
@@ -93,7 +94,8 @@ class Ledger:
         return suspects or fitting or list(self.requests)
 
     def refused(self, request: Request) -> None:
-        """The server never took the request: all of it leaves. What was booked on it belongs to others."""
+        """The server never accepted the request: remove all of it. What was counted against it belongs to
+        others."""
         self._drop(request)
         self._take(request.batch - request.messages, request.max_bytes - request.size)
 
@@ -102,7 +104,7 @@ class Ledger:
         return bool(self.requests) and self.requests[0].deadline <= now
 
     def void(self) -> None:
-        """No request is alive any more."""
+        """No request is alive."""
         self.requests.clear()
         self.messages = 0
         self.size = 0
@@ -128,13 +130,13 @@ class Ledger:
         while self.requests and self._done(self.requests[0]):
             self._drop(self.requests[0])
         if limited and self.size == 0:
-            # The server drops a request silently when its bytes come out even. Without any bytes left no
-            # request can be alive, so what they had left of their batches will never come: be it that
-            # messages used up the last bytes, or that the end of another request gave back the rest.
+            # The server silently drops a request whose bytes are used up exactly. Without any bytes left no
+            # request can be alive, so what is left of their batches will never arrive. It makes no difference
+            # whether messages used up the last bytes or the end of another request returned the rest.
             self.void()
 
     def _done(self, request: Request) -> bool:
         if request.size:
-            # A full batch with bytes left: the server says so (Batch Completed) and names the bytes.
+            # A full batch with bytes left: the server reports it (Batch Completed) with the remaining bytes.
             return False
         return self.by_bytes or not request.messages

@@ -3,30 +3,30 @@
 Theory of operation
 ===================
 
-A push consumer sends on its own; the client watches.
+A push consumer sends on its own; the client monitors it.
 
-**Heartbeats** (ADR-15 "Heartbeats"). When neither message nor status came for three heartbeat intervals
-(the factor can be set), a warning is raised, and again after the same time. Only received traffic counts,
-not the time that user code takes. The timer pauses while disconnected. If the driver wakes the machine
-late (user code blocked the loop), it first asks for a moment to read what lies in the socket.
+**Heartbeats** (ADR-15 "Heartbeats"). When neither a message nor a status arrived for three heartbeat
+intervals (the factor is configurable), a warning is raised, and raised again after the same time. Only
+received traffic counts, not the time that user code takes. The timer pauses while disconnected. If the driver
+wakes the machine late (user code blocked the loop), it first asks for a moment to read what is in the socket.
 
-**Gaps** ("Messages Gaps"). Consumer sequences are consecutive, redeliveries included. A hole, seen between
-messages or told by a heartbeat's ``Nats-Last-Consumer``, is warned about once. In a queue group each member
+**Gaps** ("Messages Gaps"). Consumer sequences are consecutive, redeliveries included. A gap, seen between
+messages or reported by a heartbeat's ``Nats-Last-Consumer``, causes one warning. In a queue group each member
 sees only some of the messages, so nothing is checked there.
 
-**Flow control** ("Flow Control"). The server asks when it has sent a window full; the answer lets it go
-on. It is due when the request would have been handed to the user had it been a message: at its position
-in the buffer, which is what holds a fast server back for a slow handler. A request is answered once, and
-remembered when the driver reports that its answer is on its way (``on_answered``). A heartbeat with
-``Nats-Consumer-Stalled`` tells that the request or its answer was lost, so it is answered like a request,
-at its own position, also when the subject was answered before. One whose answer is still to come is not
-repeated. So each heartbeat makes one answer at most.
+**Flow control** ("Flow Control"). The server sends a request when it has sent a full window; the reply lets
+it continue. The reply is due when the request would have been handed to the user had it been a message: at
+its position in the buffer. This is how a slow handler holds back a fast server. A request is answered once,
+and counts as answered when the driver reports that the reply is on its way (``on_answered``). A heartbeat
+with ``Nats-Consumer-Stalled`` means that the request or its reply was lost. So it is answered like a request,
+at its own position, even if the subject was answered before. If the reply is still due, it is not repeated.
+So each heartbeat causes at most one reply.
 
 **Statuses** ("Miscellaneous Error Statuses", "Unknown Error Statuses"). 409 Consumer Deleted concludes;
-other 409s, 503 and what is unknown are raised to the user, and the subscription stays.
+other 409s, 503 and unknown statuses are raised to the user, and the subscription stays.
 
-The driver reports messages in bulk: ``on_messages`` once for each stretch without a hole, nearly always all
-of a received chunk, with the sequences at its ends; ``on_processed`` once for each bulk that user code took.
+The driver reports messages in bulk: ``on_messages`` once for each run without a gap, nearly always a whole
+received chunk, with the sequences at its ends; ``on_processed`` once for each group that user code took.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PushFlow:
     ``idle_heartbeat``: seconds, as configured on the consumer; 0 when it has none. ``queue_group``: whether
     the subscription shares its messages with others; heartbeats and flow control are not possible then.
     ``first_sequence``: the consumer sequence of the first message, 1 for a consumer that was created for this
-    subscription; None when it existed before and may be anywhere.
+    subscription; None when it existed before and may be at any position.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class PushFlow:
         self._expected = first_sequence
         self._received = 0
         self._processed = 0
-        # Answers that are due behind so many messages.
+        # Replies that are due after this many messages.
         self._flow: deque[tuple[int, str]] = deque()
         self._answered = ""
 
@@ -120,13 +120,13 @@ class PushFlow:
 
     @property
     def expected(self) -> int | None:
-        """The consumer sequence that is due next; None before the first message or heartbeat."""
+        """The next expected consumer sequence; None before the first message or heartbeat."""
         return self._expected
 
     @property
     def next_answer(self) -> int | None:
-        """How many messages must be processed in all before an answer to flow control is due; None: no
-        request waits."""
+        """How many messages in total must be processed before a flow-control reply is due; None: no
+        request is waiting."""
         return self._flow[0][0] if self._flow else None
 
     def next_deadline(self) -> float | None:
@@ -138,7 +138,7 @@ class PushFlow:
     # --- events ---------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Actions:
-        """Subscribed: the alarm runs from here."""
+        """Subscribed: the alarm starts now."""
         self._started = True
         self._traffic(now)
         return NOTHING
@@ -146,8 +146,8 @@ class PushFlow:
     def on_messages(
         self, count: int, first_cseq: int, last_cseq: int, first_sseq: int, now: float
     ) -> Actions:
-        """Messages without a hole between them were received: the consumer sequences at their ends, and the
-        stream sequence of the first."""
+        """Messages without a gap between them were received: the consumer sequences of the first and the
+        last, and the stream sequence of the first."""
         if self._concluded:
             return NOTHING
         self._traffic(now)
@@ -160,7 +160,7 @@ class PushFlow:
         return NOTHING
 
     def on_processed(self, count: int, now: float) -> Actions:
-        """User code took so many messages: answer the flow control requests that lay between them."""
+        """User code took this many messages: answer the flow-control requests that lay between them."""
         self._processed += count
         flow = self._flow
         if not flow or flow[0][0] > self._processed or self._concluded or not self._connected:
@@ -171,11 +171,11 @@ class PushFlow:
         return tuple(answers)
 
     def on_answered(self, subject: str) -> None:
-        """The answer to this request is on its way; the request need not be answered again."""
+        """The reply to this request is on its way; it need not be answered again."""
         self._answered = subject
 
     def on_status(self, status: Status, now: float) -> Actions:
-        """A status message was received; in order with the messages around it."""
+        """A status message was received, in order with the messages around it."""
         if self._concluded:
             return NOTHING
         self._traffic(now)
@@ -201,20 +201,20 @@ class PushFlow:
         return NOTHING
 
     def on_reconnect(self, now: float) -> Actions:
-        """Connected and subscribed again: the alarm starts anew. What was lost meanwhile shows as a gap."""
+        """Connected and subscribed again: the alarm starts again. Messages lost meanwhile show as a gap."""
         self._connected = True
         self._traffic(now)
         return NOTHING
 
     def on_new_consumer(self, now: float) -> Actions:
-        """Another consumer delivers from here on (ordered consumers): it counts from 1."""
+        """Another consumer delivers from now on (ordered consumers); it counts from 1."""
         self._flow.clear()
         self._answered = ""
         self._expected = 1
         return self.on_reconnect(now)
 
     def on_timer(self, now: float) -> Actions:
-        """``next_deadline()`` has come. Read what lies in the socket first, if that can be done."""
+        """``next_deadline()`` was reached. If possible, read what is in the socket first."""
         due = self.next_deadline()
         if due is None or now < due:
             return NOTHING
@@ -226,7 +226,7 @@ class PushFlow:
         return (Warn(missed),)
 
     def stop(self, now: float) -> Actions:
-        """Conclude now; what is buffered is discarded."""
+        """Conclude now; buffered messages are discarded."""
         if self._concluded:
             return NOTHING
         self._concluded = True
@@ -246,7 +246,7 @@ class PushFlow:
                 gap = ConsumerGap(self._expected, last + 1, status.last_stream_seq or 0)
                 actions = (Warn(gap),)
             if self._expected is None or last >= self._expected:
-                # Warned once; go on from where the server is.
+                # Warn once, then continue from the server's position.
                 self._expected = last + 1
         stalled = status.stalled
         return actions + self._flow_control(stalled) if stalled else actions

@@ -1,9 +1,9 @@
 """Status messages of JetStream: one parser, one table.
 
 A status message is an empty payload with a status line in its header block (``NATS/1.0 408 Request
-Timeout``). The server tells them apart only by code and text, so this module is the one place that
-compares the text (case-folded), and everything else asks the table for *traits*: who has to hear of it,
-what it does to the requests that are outstanding, and how a ``consume`` goes on.
+Timeout``). Statuses differ only by code and text, so this module is the only place that compares the text
+(case-folded). Everything else asks the table for *traits*: who is told about the status, what it does to
+the outstanding requests, and how a ``consume`` continues.
 
 The rows follow ADR-37 "Status handling", ADR-42 (priority groups) and what the server sends:
 
@@ -35,10 +35,10 @@ code  description                        severity  ends        recovery    pendi
 any   anything else >= 200               warning   one         back off    if there
 ====  =================================  ========  ==========  ==========  =================
 
-Leadership Change and Server Shutdown end *all*: the server keeps one entry for each reply subject, so a
-subscription with three requests outstanding hears of it once. "At once" is bounded: a flow backs off when
-the same thing repeats without traffic in between. Current servers do not send Exceeded MaxWaiting to
-requests with a heartbeat: they stay silent, and the missing heartbeats tell.
+Leadership Change and Server Shutdown end *all*: the server keeps one entry per reply subject, so a
+subscription with three outstanding requests is told once. "At once" is bounded: a flow backs off when
+the same status repeats without traffic in between. Current servers do not send Exceeded MaxWaiting to
+requests with a heartbeat: they stay silent, and only the missing heartbeats reveal it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PIN_ID = "Nats-Pin-Id"
 
 
 class HeaderLookup(Protocol):
-    """What a status needs of headers: the first value of a name."""
+    """What a status needs from headers: the first value of a name."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -75,7 +75,7 @@ _NO_HEADERS = _NoHeaders()
 
 @unique
 class Severity(Enum):
-    """Who hears of a status: the user as an error, the user as a warning, nobody."""
+    """Who is told about a status: the user as an error, the user as a warning, or no one."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -93,7 +93,7 @@ class Ends(Enum):
 
 @unique
 class Recovery(Enum):
-    """How a ``consume`` goes on after the status."""
+    """How a ``consume`` continues after the status."""
 
     AT_ONCE = "at once"
     BACK_OFF = "back off"
@@ -174,8 +174,8 @@ TRAITS: dict[Kind, Traits] = {
     Kind.UNKNOWN: _REFUSED,
 }
 
-# Code and the beginning of the case-folded description; the first row that fits wins. A beginning, because
-# the server appends values ("of 100") and reasons ("- heartbeat value too large").
+# Code and the beginning of the case-folded description; the first matching row wins. Only the beginning,
+# because the server appends values ("of 100") and reasons ("- heartbeat value too large").
 _ROWS: tuple[tuple[int, str, Kind], ...] = (
     (100, "idle heartbeat", Kind.HEARTBEAT),
     (100, "flowcontrol request", Kind.FLOW_CONTROL),
@@ -202,19 +202,19 @@ _ROWS: tuple[tuple[int, str, Kind], ...] = (
 
 
 def classify(code: int, description: str, reply: str = "") -> Kind:
-    """The kind of a status line. ``reply`` marks flow control: a 100 that wants an answer."""
+    """The kind of a status line. ``reply`` marks flow control: a 100 that expects a reply."""
     if code == 100 and reply:
         return Kind.FLOW_CONTROL
     text = description.strip().casefold()
     for row_code, beginning, kind in _ROWS:
         if code == row_code and text.startswith(beginning):
             return kind
-    # 1xx informs and ends nothing, even one that a later server invents.
+    # 1xx informs and ends nothing, even one that a later server introduces.
     return Kind.INFORMATION if code < 200 else Kind.UNKNOWN
 
 
 class Status:
-    """A parsed status message. Headers are read only when somebody asks."""
+    """A parsed status message. Headers are parsed only when needed."""
 
     __slots__ = ("code", "description", "headers", "kind", "reply")
 
@@ -236,7 +236,7 @@ class Status:
     def pending(self) -> tuple[int, int] | None:
         """Messages and bytes that the ended request still had open; None when the server does not say.
 
-        Every status is asked for them, as ADR-37 "Buffering messages" advises.
+        Read from every status, as ADR-37 "Buffering messages" advises.
         """
         messages = self._number(PENDING_MESSAGES)
         size = self._number(PENDING_BYTES)
@@ -281,5 +281,5 @@ class Status:
         value = self.headers.get(name)
         if value is None:
             return None
-        # A malformed number is as good as none: the whole request is then written off.
+        # A malformed number is treated as missing: the whole request is then written off.
         return wire_number(value.strip())

@@ -1,1 +1,1 @@
-"""What is said to the server and what it says: configs, infos, publish acks, advisories; and their checks."""
+"""The data exchanged with the server: configs, infos, publish acks, advisories; and their validation."""

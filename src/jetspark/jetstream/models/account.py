@@ -1,4 +1,4 @@
-"""What an account uses of JetStream and what it may use."""
+"""How much of JetStream an account uses, and how much it may use."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from jetspark.jetstream.models.model import Model
 
 
 class AccountLimits(Model, kw_only=True, frozen=True):
-    """What an account may use; -1 is no limit."""
+    """What an account may use; -1 means no limit."""
 
     max_memory: int = 0
     """Bytes in memory storage."""
@@ -15,7 +15,7 @@ class AccountLimits(Model, kw_only=True, frozen=True):
     max_streams: int = 0
     """Number of streams."""
     max_consumers: int = 0
-    """Number of consumers of one stream."""
+    """Number of consumers per stream."""
     max_ack_pending: int = 0
     """Upper bound of a consumer's ``max_ack_pending``."""
     memory_max_stream_bytes: int = 0
@@ -42,14 +42,14 @@ class AccountTier(Model, kw_only=True, frozen=True):
     consumers: int = 0
     """Number of consumers."""
     limits: AccountLimits = AccountLimits()
-    """What may be used. Without meaning on the account itself when it has tiers."""
+    """What may be used. Not meaningful on the account itself when it has tiers."""
 
 
 class ApiStats(Model, kw_only=True, frozen=True):
     """API requests of the account since the server started."""
 
     level: int = 0
-    """API level of the server: 0 before 2.11, 1 for 2.11, 2 for 2.12, ... It tells which features exist."""
+    """API level of the server: 0 before 2.11, 1 for 2.11, 2 for 2.12, ... It shows which features exist."""
     total: int = 0
     """Requests."""
     errors: int = 0

@@ -1,11 +1,11 @@
-"""Advisories: what the server tells about streams and consumers besides messages, as typed objects.
+"""Advisories: the server's events about streams and consumers, as typed objects.
 
-The server publishes them as JSON on subjects below ``$JS.EVENT``. They are ordinary NATS messages: what
-happens while nobody listens is told to nobody. To keep them, let a stream capture their subjects and read the
+The server publishes them as JSON on subjects below ``$JS.EVENT``. They are ordinary NATS messages: without a
+subscriber they are lost. To keep them, let a stream capture their subjects and read the
 bodies with :func:`decode_advisory`.
 
-Each class knows its ``type`` on the wire and the subjects it comes on. A type without a class, or one whose
-fields are not what we expect, becomes a :class:`GenericAdvisory`: nothing is thrown away.
+Each class knows its ``type`` on the wire and the subjects it is published on. A type without a class, or one
+with unexpected fields, becomes a :class:`GenericAdvisory`: nothing is thrown away.
 """
 
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from jetspark.jetstream.models.values import UNSET, DurationField, OpenEnum, Ope
 
 
 class AdvisoryAction(OpenEnum):
-    """What was done to a stream or consumer."""
+    """What happened to a stream or consumer."""
 
     CREATE = "create"
     MODIFY = "modify"
@@ -29,7 +29,8 @@ class AdvisoryAction(OpenEnum):
 class Advisory(Model, kw_only=True, frozen=True):
     """What all advisories have in common."""
 
-    # On the class and not fields: the tail of "type", and "<family>.<event>" of each subject it comes on.
+    # Class attributes, not fields: the end of "type", and "<family>.<event>" of each subject it is published
+    # on.
     kind: ClassVar[str] = ""
     events: ClassVar[tuple[str, ...]] = ()
 
@@ -40,13 +41,14 @@ class Advisory(Model, kw_only=True, frozen=True):
     timestamp: TimeField = UNSET
     """When it happened."""
     account: str | None = None
-    """The account, where the server tells."""
+    """The account, if the server sends it."""
     domain: str | None = None
-    """The JetStream domain, when there is one."""
+    """The JetStream domain, if there is one."""
 
 
 class GenericAdvisory(Advisory, kw_only=True, frozen=True):
-    """One that this version has no class for. Its fields are in ``extra``, as the server sent them."""
+    """An advisory that this version has no class for. Its fields are in ``extra``, as the server sent
+    them."""
 
 
 class _OfStream(Advisory, kw_only=True, frozen=True):
@@ -83,7 +85,7 @@ class MaxDeliveriesAdvisory(_OfMessage, kw_only=True, frozen=True):
 
 
 class TerminatedAdvisory(_OfMessage, kw_only=True, frozen=True):
-    """A client said ``term``: the message will not be delivered again."""
+    """A client sent ``term``: the message will not be delivered again."""
 
     kind: ClassVar[str] = "terminated"
     events: ClassVar[tuple[str, ...]] = ("CONSUMER.MSG_TERMINATED",)
@@ -91,11 +93,11 @@ class TerminatedAdvisory(_OfMessage, kw_only=True, frozen=True):
     consumer_seq: int = 0
     """Number of the delivery."""
     reason: str = ""
-    """Why, when the client told (2.10.4)."""
+    """The reason, if the client gave one (2.10.4)."""
 
 
 class NakAdvisory(_OfMessage, kw_only=True, frozen=True):
-    """A client said ``nak``: the message will be delivered again."""
+    """A client sent ``nak``: the message will be delivered again."""
 
     kind: ClassVar[str] = "nak"
     events: ClassVar[tuple[str, ...]] = ("CONSUMER.MSG_NAKED",)
@@ -105,7 +107,7 @@ class NakAdvisory(_OfMessage, kw_only=True, frozen=True):
 
 
 class AckMetric(_OfMessage, kw_only=True, frozen=True):
-    """A sample of the consumer's acks; ``sample_freq`` says how many there are."""
+    """A sample of the consumer's acks; ``sample_freq`` sets how many are sampled."""
 
     kind: ClassVar[str] = "consumer_ack"
     events: ClassVar[tuple[str, ...]] = ("METRIC.CONSUMER.ACK",)
@@ -113,7 +115,7 @@ class AckMetric(_OfMessage, kw_only=True, frozen=True):
     consumer_seq: int = 0
     """Number of the delivery."""
     ack_time: DurationField = UNSET
-    """From delivery to ack."""
+    """Time from delivery to ack."""
 
 
 # Consumers and streams
@@ -126,7 +128,7 @@ class ConsumerActionAdvisory(_OfConsumer, kw_only=True, frozen=True):
     events: ClassVar[tuple[str, ...]] = ("CONSUMER.CREATED", "CONSUMER.DELETED")
 
     action: OpenField[AdvisoryAction]
-    """Which of them."""
+    """Created or deleted."""
 
 
 class ConsumerPauseAdvisory(_OfConsumer, kw_only=True, frozen=True):
@@ -138,7 +140,7 @@ class ConsumerPauseAdvisory(_OfConsumer, kw_only=True, frozen=True):
     paused: bool = False
     """Whether it is paused now."""
     pause_until: TimeField = UNSET
-    """Until when; ``None`` when it is not."""
+    """Until when; ``None`` when it is not paused."""
 
 
 class GroupPinnedAdvisory(_OfConsumer, kw_only=True, frozen=True):
@@ -174,11 +176,11 @@ class ConsumerLeaderAdvisory(_OfConsumer, kw_only=True, frozen=True):
     leader: str = ""
     """Name of the server."""
     replicas: list[PeerInfo] | None = None
-    """The others."""
+    """The other servers."""
 
 
 class ConsumerQuorumLostAdvisory(_OfConsumer, kw_only=True, frozen=True):
-    """A replicated consumer has lost its majority and stands still."""
+    """A replicated consumer has lost its quorum and has stopped."""
 
     kind: ClassVar[str] = "consumer_quorum_lost"
     events: ClassVar[tuple[str, ...]] = ("CONSUMER.QUORUM_LOST",)
@@ -194,7 +196,7 @@ class StreamActionAdvisory(_OfStream, kw_only=True, frozen=True):
     events: ClassVar[tuple[str, ...]] = ("STREAM.CREATED", "STREAM.UPDATED", "STREAM.DELETED")
 
     action: OpenField[AdvisoryAction]
-    """Which of them."""
+    """Created, changed or deleted."""
 
 
 class StreamLeaderAdvisory(_OfStream, kw_only=True, frozen=True):
@@ -206,11 +208,11 @@ class StreamLeaderAdvisory(_OfStream, kw_only=True, frozen=True):
     leader: str = ""
     """Name of the server."""
     replicas: list[PeerInfo] | None = None
-    """The others."""
+    """The other servers."""
 
 
 class StreamQuorumLostAdvisory(_OfStream, kw_only=True, frozen=True):
-    """A replicated stream has lost its majority and stands still."""
+    """A replicated stream has lost its quorum and has stopped."""
 
     kind: ClassVar[str] = "stream_quorum_lost"
     events: ClassVar[tuple[str, ...]] = ("STREAM.QUORUM_LOST",)
@@ -220,7 +222,7 @@ class StreamQuorumLostAdvisory(_OfStream, kw_only=True, frozen=True):
 
 
 class BatchAbandonedAdvisory(_OfStream, kw_only=True, frozen=True):
-    """The server gave up an atomic batch (2.12); nothing of it is stored."""
+    """The server abandoned an atomic batch (2.12); nothing of it is stored."""
 
     kind: ClassVar[str] = "stream_batch_abandoned"
     events: ClassVar[tuple[str, ...]] = ("STREAM.BATCH_ABANDONED",)
@@ -232,21 +234,21 @@ class BatchAbandonedAdvisory(_OfStream, kw_only=True, frozen=True):
 
 
 class ApiAuditAdvisory(Advisory, kw_only=True, frozen=True):
-    """A request to the JetStream API, with its answer."""
+    """A request to the JetStream API, with its reply."""
 
     kind: ClassVar[str] = "api_audit"
     events: ClassVar[tuple[str, ...]] = ("API",)
 
     server: str = ""
-    """The server that answered."""
+    """The server that replied."""
     client: dict[str, Any] | None = None
-    """Who asked."""
+    """The client that sent the request."""
     subject: str = ""
     """Subject of the request."""
     request: str = ""
     """Its body."""
     response: str = ""
-    """The body of the answer."""
+    """The body of the reply."""
 
 
 class ServerOutOfStorageAdvisory(Advisory, kw_only=True, frozen=True):
@@ -260,7 +262,7 @@ class ServerOutOfStorageAdvisory(Advisory, kw_only=True, frozen=True):
     server_id: str = ""
     """Its id."""
     stream: str = ""
-    """The stream that hit the end, when known."""
+    """The stream that ran out of space, if known."""
     cluster: str = ""
     """The cluster."""
 
@@ -283,15 +285,15 @@ KINDS: tuple[type[Advisory], ...] = (
     ApiAuditAdvisory,
     ServerOutOfStorageAdvisory,
 )
-"""Every class that can be asked for by itself."""
+"""Every class that can be requested individually."""
 
 _BY_KIND = {one.kind: one for one in KINDS}
 
 
 def decode_advisory(data: bytes) -> Advisory:
-    """The advisory in a message's body, such as one that a stream has captured.
+    """Decode the advisory in a message's body, for example one that a stream has captured.
 
-    Raises :class:`ProtocolError` when it is none: no JSON object with a ``type``.
+    Raises :class:`ProtocolError` when the body is not an advisory: not a JSON object with a ``type``.
     """
     try:
         fields = msgspec.json.decode(data)
@@ -303,5 +305,5 @@ def decode_advisory(data: bytes) -> Advisory:
     try:
         return known.from_wire(fields)
     except ProtocolError:
-        # Another server means something else by a field; the user gets all of them as they are.
+        # Another server version uses a field differently; the user gets all fields as they are.
         return GenericAdvisory(type=fields.pop("type"), extra=fields)

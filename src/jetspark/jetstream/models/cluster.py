@@ -1,4 +1,4 @@
-"""Where the replicas of a stream or consumer are and how current they are."""
+"""Where the replicas of a stream or consumer are, and how up to date they are."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ class PeerInfo(Model, kw_only=True, frozen=True):
 
 
 class DesiredOrigin(Model, kw_only=True, frozen=True):
-    """What held before a change of replicas, placement or retention that is still under way."""
+    """The state before a change of replicas, placement or retention that is still in progress."""
 
     replicas: int = 0
     placement: Placement | None = None
@@ -42,7 +42,7 @@ class DesiredStatus(Model, kw_only=True, frozen=True):
     type: str = ""
     """Class of the phrase: meta, membership, snapshot, catchup, quorum, blocked or unavailable."""
     err: str | None = None
-    """The failure behind it, when there is one."""
+    """The failure behind it, if any."""
 
 
 class DesiredCluster(Model, kw_only=True, frozen=True):

@@ -1,7 +1,7 @@
 """How a consumer is configured: where it starts, what it filters, how acks and redelivery work.
 
-Each field says its default, the server's rule, the server version that brought it and whether an update
-may change it. "Unset" is ``None``: the field stays off the wire and the server's default holds. A
+Each field states its default, the server's rule, the server version that introduced it and whether an update
+may change it. "Unset" is ``None``: the field is not sent, and the server's default applies. A
 consumer with a ``deliver_subject`` is push-based, one without is pull-based; prefer pull.
 """
 
@@ -23,14 +23,14 @@ class AckPolicy(OpenEnum):
     """Which messages need an ack."""
 
     EXPLICIT = "explicit"
-    """Each one."""
+    """Every message."""
     NONE = "none"
-    """None: delivered counts as acked."""
+    """None: a delivered message counts as acked."""
     ALL = "all"
     """An ack covers all messages before it as well."""
     FLOW_CONTROL = "flow_control"
-    """Like ``all``, but acked by the answers to flow control; for mirrors and sources through a durable
-    (2.14)."""
+    """Like ``all``, but acked by the replies to flow control; for mirrors and sources that use a durable
+    consumer (2.14)."""
 
 
 class DeliverPolicy(OpenEnum):
@@ -76,8 +76,8 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     """Configuration of a consumer.
 
     ``ConsumerConfig(durable_name="worker")`` is a durable pull consumer with explicit acks that starts at
-    the first message. Durations are given in seconds or as a ``timedelta``. To change a consumer, take
-    ``info.config.replace(...)``: that keeps every field, also those that only a newer server knows.
+    the first message. Durations are given in seconds or as a ``timedelta``. To change a consumer, start from
+    ``info.config.replace(...)``: this keeps every field, including those that only a newer server knows.
     """
 
     durable_name: str | None = None
@@ -86,7 +86,7 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     name: str | None = None
     """Name of the consumer, durable or not; must equal ``durable_name`` when both are set. Same
-    characters. Unset: the durable name, else one made up. A named consumer with neither ``durable_name``
+    characters. Unset: the durable name, else a generated one. A named consumer with neither ``durable_name``
     nor ``inactive_threshold`` is removed after about 5 s without use. Since 2.9. Not editable."""
 
     description: str | None = None
@@ -105,22 +105,22 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     datetime. Since 2.2. Not editable."""
 
     ack_policy: OpenField[AckPolicy] = AckPolicy.EXPLICIT  # type: ignore[assignment]
-    """Which messages need an ack. Default ``explicit`` (always sent: left out, the server would take
-    ``none``). Pull consumers of work-queue streams need ``explicit``. Since 2.2. Not editable."""
+    """Which messages need an ack. Default ``explicit`` (always sent: if it were left out, the server would
+    use ``none``). Pull consumers of work-queue streams need ``explicit``. Since 2.2. Not editable."""
 
     ack_wait: DurationField = UNSET
     """How long the server waits for an ack before it delivers again. Default 30 s; must not be negative.
     ``backoff`` overrides it. Since 2.2. Editable."""
 
     max_deliver: int | None = None
-    """How often one message is delivered at most. Default -1, without end. A message that reached it
+    """How often one message is delivered at most. Default -1, unlimited. A message that reached the limit
     stays in the stream. Since 2.2. Editable."""
 
     backoff: DurationListField = UNSET
-    """Waits before redelivery after a missing ack (not after a nak), the last one repeated; the first
-    replaces ``ack_wait``. No more entries than ``max_deliver`` when that is set; none negative. The delay
-    of a nak is kept at the first delivery; at later ones the server (2.15) adds by how much their wait is
-    longer than the first. Default: none. Since 2.7.1. Editable."""
+    """Waits before redelivery after a missing ack (not after a nak); the last one is repeated, and the first
+    replaces ``ack_wait``. At most as many entries as ``max_deliver``, if that is set; none may be negative.
+    For a nak with a delay, that delay applies at the first delivery; at later deliveries the server (2.15)
+    adds the amount by which their wait exceeds the first wait. Default: none. Since 2.7.1. Editable."""
 
     filter_subject: str | None = None
     """Deliver only matching subjects. Default: all. Excludes ``filter_subjects``. Since 2.2. Editable."""
@@ -133,9 +133,9 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     """How fast to deliver. Default ``instant``. Since 2.2. Not editable."""
 
     rate_limit_bps: int | None = None
-    """Push only: at most so many bits a second. Default: no limit. On a stream with ``max_msg_size``, a
-    message that with its subject and ack subject is larger than that is never delivered (2.15); leave room.
-    Since 2.2. Editable."""
+    """Push only: at most this many bits per second. Default: no limit. On a stream with ``max_msg_size``, a
+    message that is larger than that together with its subject and ack subject is never delivered (2.15);
+    leave room for them. Since 2.2. Editable."""
 
     sample_freq: str | None = None
     """Percentage of acks for which the server publishes a metric, as ``"30"`` or ``"30%"``. Default:
@@ -146,11 +146,11 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     max_ack_pending: int | None = None
     """How many messages may be delivered and not yet acked, over all clients, before delivery pauses.
-    Default 1000, or what the stream or account sets; -1 is no limit. A push consumer with
+    Default 1000, or what the stream or account sets; -1 means no limit. A push consumer with
     ``ack_policy="none"`` must not set it. Since 2.2. Editable."""
 
     flow_control: bool | None = None
-    """Push only: the server paces itself by the client's answers. Default false. Needs
+    """Push only: the server paces itself by the client's replies. Default false. Needs
     ``idle_heartbeat``. Since 2.2. The server refuses an edit."""
 
     headers_only: bool | None = None
@@ -169,19 +169,19 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     deliver_subject: str | None = None
     """Subject to push to; its presence makes the consumer push-based. No wildcards; must not be captured
-    by the stream itself. Default: none, which means pull. Since 2.2. An update may change it while nobody
-    listens, but not turn push into pull or back."""
+    by the stream itself. Default: none, which means pull. Since 2.2. An update may change it while it has no
+    subscriber, but can't turn push into pull or back."""
 
     deliver_group: str | None = None
     """Push only: queue group that shares the messages. Default: none. Since 2.2. Editable."""
 
     idle_heartbeat: DurationField = UNSET
-    """Push only: send a status when idle for so long. Default: none; else at least 100 ms. Since 2.2. The
+    """Push only: send a status when idle for this long. Default: none; else at least 100 ms. Since 2.2. The
     server refuses an edit."""
 
     inactive_threshold: DurationField = UNSET
-    """Remove the consumer when unused for so long. Default: never for durables, 5 s for others, or what
-    the stream's ``consumer_limits`` say. For durables since 2.9. Since 2.2. Editable."""
+    """Remove the consumer when unused for this long. Default: never for durables, 5 s for others, or what
+    the stream's ``consumer_limits`` specify. For durables since 2.9. Since 2.2. Editable."""
 
     num_replicas: int | None = None
     """Replicas of the consumer's state, not above the stream's; interest and work-queue streams need the
@@ -192,17 +192,18 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     editable."""
 
     direct: bool | None = None
-    """Internal to servers, for mirrors and sources. Kept so that nothing is lost; leave it unset."""
+    """Used by servers internally, for mirrors and sources. Kept so that nothing is lost; leave it unset."""
 
     sourcing: bool | None = None
-    """Internal to servers, for mirrors and sources (2.14). Kept so that nothing is lost; leave it unset."""
+    """Used by servers internally, for mirrors and sources (2.14). Kept so that nothing is lost; leave it
+    unset."""
 
     metadata: dict[str, str] | None = None
     """Free key-value pairs, at most 128 KiB together. Default: none. Since 2.10. Editable. The server
     adds keys that begin with ``_nats.``."""
 
     pause_until: TimeField = UNSET
-    """Deliver nothing until then. Default: not paused. Since 2.11. Changed by the pause request, not by
+    """Deliver nothing until this time. Default: not paused. Since 2.11. Changed by the pause request, not by
     an update."""
 
     priority_groups: list[str] | None = None
@@ -214,7 +215,7 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
     Since 2.11. Editable."""
 
     priority_timeout: DurationField = UNSET
-    """With ``pinned_client``: unpin a client that sent no request for so long. Default 2 minutes with
+    """With ``pinned_client``: unpin a client that sent no request for this long. Default 2 minutes with
     that policy. Must be unset without a policy. Since 2.11. Editable."""
 
     @property
@@ -224,7 +225,7 @@ class ConsumerConfig(Model, kw_only=True, frozen=True):
 
     @property
     def effective_name(self) -> str | None:
-        """The name it will have, or ``None`` when the server or client has to make one up."""
+        """The name it will have, or ``None`` when the server or client has to generate one."""
         return self.name or self.durable_name or None
 
 
@@ -233,9 +234,9 @@ def consumer_create_request(
 ) -> dict[str, Any]:
     """Body of a create request.
 
-    ``action`` is ``"create"`` (fails when it exists, err_code 10148), ``"update"`` (fails when it does
+    ``action`` is ``"create"`` (fails if the consumer exists, err_code 10148), ``"update"`` (fails if it does
     not, 10149) or ``""`` (either). Servers before 2.10 ignore it. ``pedantic`` (2.11) makes the server
-    refuse what it would adjust.
+    refuse values that it would adjust.
     """
     body: dict[str, Any] = {"stream_name": stream, "config": config.to_wire(), "action": action}
     if pedantic:

@@ -1,4 +1,4 @@
-"""What the server reports about a consumer: its config, how far it is and who is waiting."""
+"""What the server reports about a consumer: its config, its progress and its waiting requests."""
 
 from jetspark.jetstream.models.cluster import ClusterInfo
 from jetspark.jetstream.models.consumer_config import ConsumerConfig
@@ -14,7 +14,7 @@ class SequenceInfo(Model, kw_only=True, frozen=True):
     stream_seq: int = 0
     """Sequence in the stream."""
     last_active: TimeField = UNSET
-    """When it last moved; ``None`` before it ever did."""
+    """When it last moved; ``None`` if it never did."""
 
 
 class PriorityGroupState(Model, kw_only=True, frozen=True):
@@ -38,7 +38,7 @@ class ConsumerInfo(Model, kw_only=True, frozen=True):
     created: TimeField = UNSET
     """When it was created."""
     config: ConsumerConfig = ConsumerConfig()
-    """The config in force, defaults filled in."""
+    """The config in effect, including defaults."""
     delivered: SequenceInfo = SequenceInfo()
     """The last message delivered."""
     ack_floor: SequenceInfo = SequenceInfo()
@@ -52,9 +52,9 @@ class ConsumerInfo(Model, kw_only=True, frozen=True):
     num_pending: int = 0
     """Messages that match the filter and were not delivered yet."""
     cluster: ClusterInfo | None = None
-    """Where it is."""
+    """Where its replicas are."""
     push_bound: bool = False
-    """Push only: somebody listens on the deliver subject."""
+    """Push only: the deliver subject has a subscriber."""
     paused: bool = False
     """Delivery is paused (2.11)."""
     pause_remaining: DurationField = UNSET
@@ -71,6 +71,6 @@ class ConsumerPause(Model, kw_only=True, frozen=True):
     paused: bool = False
     """Whether delivery is paused now."""
     pause_until: TimeField = UNSET
-    """Until when; ``None`` when it is not."""
+    """Until when; ``None`` when it is not paused."""
     pause_remaining: DurationField = UNSET
     """For how much longer."""

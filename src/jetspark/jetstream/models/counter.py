@@ -2,7 +2,7 @@
 
 Every subject of a stream with ``allow_msg_counter`` is a counter. An increment is a message with a
 ``Nats-Incr`` header and no body; the server writes the new total into it and into the ack. Numbers are
-integers of any size, as they are in Python. A counter that other streams feed by sourcing knows what each of
+integers of any size, as in Python. A counter that other streams feed by sourcing knows what each of
 them has contributed.
 """
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from jetspark.jetstream.stored import StoredMsg
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
-# The increment travels in a header; the server's limit for all of them is 64 KiB. Python, too, refuses to
-# turn longer decimal strings into numbers (sys.int_max_str_digits).
+# The increment is sent in a header; the server limits all headers together to 64 KiB. Python also refuses to
+# convert longer decimal strings into numbers (sys.int_max_str_digits).
 _MAX_DIGITS = 4000
 
 
 class CounterValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A counter as its last message has it."""
+    """The state of a counter, from its last message."""
 
     subject: str
     """The counter's subject."""
     value: int
     """The total."""
     delta: int
-    """The increment that made it: of the last message."""
+    """The last increment: that of the last message."""
     sequence: int
     """Stream sequence of the last message."""
     sources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    """What other streams have contributed: stream -> their subject -> their total. Empty when none did."""
+    """What other streams have contributed: stream -> their subject -> their total. Empty if none did."""
 
     @classmethod
     def from_message(cls, message: StoredMsg) -> CounterValue:
-        """Of a stored message; :class:`InvalidCounter` when it is none of a counter."""
+        """From a stored message; raises :class:`InvalidCounter` when it does not belong to a counter."""
         delta = message.headers.get("Nats-Incr")
         if delta is None:
             raise InvalidCounter(
                 400,
                 10169,
-                f"message {message.sequence} of {message.subject!r} has no Nats-Incr header: no counter",
+                f"message {message.sequence} of {message.subject!r} has no Nats-Incr header: not a counter",
             )
         sources = message.headers.get("Nats-Counter-Sources")
         try:
@@ -71,7 +71,7 @@ _SOURCES = msgspec.json.Decoder(dict[str, dict[str, str]])
 
 
 def delta_text(delta: int | str) -> str:
-    """The value of ``Nats-Incr``, with its sign; of an integer or a decimal string, nothing that rounds."""
+    """The value of ``Nats-Incr``, with its sign, from an integer or a decimal string; floats are refused."""
     if isinstance(delta, str) and _DECIMAL.fullmatch(delta) and len(delta) <= _MAX_DIGITS:
         return f"{int(delta):+d}"
     if isinstance(delta, bool) or not isinstance(delta, int):

@@ -1,7 +1,7 @@
-"""The texts below the fields of a class, for ``help()`` and for tools that read docstrings at run time.
+"""The docstrings of a class's fields, for ``help()`` and for tools that read docstrings at run time.
 
-Python keeps no docstrings of fields. Editors read them from the source, and so does this, when somebody asks:
-``help()`` looks up the text of a field in ``__slots__`` if that is a dict.
+Python does not keep the docstrings of fields. Editors read them from the source, and so does this module, on
+demand: ``help()`` looks up the text of a field in ``__slots__`` if that is a dict.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """By field, the docstring that follows it in the source of the class; empty where there is no source."""
+    """For each field, the docstring that follows it in the source of the class; empty without source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
@@ -36,7 +36,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 class FieldDocs(dict[str, str]):
-    """``__slots__`` of a class: its fields, with texts that are read from the source on first use."""
+    """``__slots__`` of a class: its fields, with docstrings that are read from the source on first use."""
 
     def __init__(self, cls: type) -> None:
         super().__init__()
@@ -56,5 +56,5 @@ class FieldDocs(dict[str, str]):
 
 
 def show_field_docs(cls: type) -> None:
-    """Let ``help(cls)`` show the texts of its fields."""
+    """Let ``help(cls)`` show the docstrings of its fields."""
     type.__setattr__(cls, "__slots__", FieldDocs(cls))

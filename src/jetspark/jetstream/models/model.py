@@ -1,11 +1,11 @@
 """The base of every JetStream config and info: a frozen struct that loses nothing between wire and Python.
 
-Theory of operation. Attributes carry the names of the JSON fields, so what the server's documentation,
-other tools and a raw API response show can be read across. ``None`` means "not set": it stays off the
-wire. Each class gets two tables from its annotations, built once: one converts what a caller passes (a
+Theory of operation. Attributes have the names of the JSON fields, so they can be compared directly with the
+server's documentation, other tools and raw API responses. ``None`` means "not set": the field is not sent.
+Each class gets two tables from its annotations, built once. One converts what a caller passes (a
 ``timedelta``, a tuple, a plain string for an enum), the other what the server sent. Fields that the class
-does not know go to ``extra`` at every level and come back out of :meth:`Model.to_wire`, so an update
-written by an old client does not strip what a newer server had stored.
+does not know go to ``extra`` at every level and are written back by :meth:`Model.to_wire`, so an update
+sent by an old client does not remove what a newer server had stored.
 """
 
 import types
@@ -69,8 +69,8 @@ class Model(msgspec.Struct, kw_only=True, frozen=True, repr_omit_defaults=True):
             raise ProtocolError(f"{cls.__name__}: {error}") from None
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object: set fields only, durations in nanoseconds, times in RFC 3339, unknown fields
-        merged in."""
+        """The JSON object: only fields that are set, durations in nanoseconds, times in RFC 3339, unknown
+        fields merged in."""
         wire: dict[str, Any] = {}
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -229,7 +229,8 @@ def _decoder(hint: Any) -> Convert:
 
 
 def _checked(value: Any, kind: type, where: str, most: int = (1 << 64) - 1) -> Any:
-    """The value, of the right type; an integer within 64 bits. JSON has integers of any size."""
+    """The value if it has the right type; an integer must fit into 64 bits, as JSON integers have any
+    size."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{where}: expected {kind.__name__}, got {value!r:.100}")
     if isinstance(value, int) and not -(1 << 63) <= value <= most:

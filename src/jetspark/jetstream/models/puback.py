@@ -1,4 +1,4 @@
-"""What the server answers to a publish."""
+"""The server's reply to a publish."""
 
 import re
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from jetspark.errors import ProtocolError
 from jetspark.jetstream.errors import error_from_response
 
 _INT64 = msgspec.Meta(ge=0, le=(1 << 63) - 1)
-# Counters have any size; Python turns no more than 4300 digits into a number.
+# Counters can have any size, but Python converts at most 4300 digits into a number.
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4300}")
 
 
@@ -18,14 +18,14 @@ class PubAck(
 ):
     """The message is stored and, with several replicas, replicated.
 
-    Unlike the configs this is decoded straight from JSON: there may be hundreds of thousands a second,
+    Unlike the configs this is decoded directly from JSON: there may be hundreds of thousands per second,
     and nothing of it is ever sent back.
     """
 
     stream: str
     """Stream that stored it."""
     seq: Annotated[int, _INT64] = 0
-    """Its sequence; of a duplicate, that of the first one; of a batch, that of its last message."""
+    """Its sequence; for a duplicate, the sequence of the first one; for a batch, of its last message."""
     domain: str | None = None
     """JetStream domain of the stream."""
     duplicate: bool = False
@@ -48,10 +48,10 @@ class PubAck(
 
     @classmethod
     def from_response(cls, data: bytes) -> "PubAck":
-        """From the reply to a publish; raises the :class:`~jetspark.jetstream.errors.ApiError` it may
-        carry."""
+        """From the reply to a publish; raises the :class:`~jetspark.jetstream.errors.ApiError` it carries, if
+        any."""
         if b'"error"' in data:
-            # Not proof: a stream may be named "error". The slow way looks properly.
+            # Not proof: a stream may be named "error". The slow path checks properly.
             response = _decode_object(data)
             if response.get("error") is not None:
                 raise error_from_response(response)
@@ -61,14 +61,14 @@ class PubAck(
             raise ProtocolError(f"not a publish ack: {bytes(data[:100])!r}: {error}") from None
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object, set fields only."""
+        """The JSON object, with only the fields that are set."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 
 
 _DECODER = msgspec.json.Decoder(PubAck)
 decode_puback = _DECODER.decode
-"""The quick way for an answer that is known to hold no error; raises what msgspec raises."""
+"""The fast path for a reply that is known to contain no error; raises what msgspec raises."""
 
 
 def _decode_object(data: bytes) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Scheduled messages (ADR-51): a stream that publishes a message later, or again and again.
+"""Scheduled messages (ADR-51): a stream that publishes a message later, or repeatedly.
 
-A schedule is a stored message with ``Nats-Schedule`` headers. When its time comes the stream itself stores a
+A schedule is a stored message with ``Nats-Schedule`` headers. When it is due, the stream itself stores a
 copy of it (or of the last message of another subject) under the target subject. One subject holds one
-schedule: publishing a new one there replaces it, purging the subject or deleting the message ends it.
+schedule: publishing a new one there replaces it; purging the subject or deleting the message ends it.
 
 The stream needs ``allow_msg_schedules`` (2.12, else ``SchedulesDisabled``) and must capture the subject, the
-target and the source of the schedule. What goes out bears ``Nats-Scheduler`` (the schedule's subject) and
-``Nats-Schedule-Next`` (when it fires next, or ``purge`` for the last time).
+target and the source of the schedule. Published messages carry ``Nats-Scheduler`` (the schedule's subject)
+and ``Nats-Schedule-Next`` (when it fires next, or ``purge`` for the last time).
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ _PREDEFINED = frozenset(
     ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"),
 )
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*?,/-]+", re.ASCII)
-# What Go's time.LoadLocation can understand; a UTC offset is not among it.
+# What Go's time.LoadLocation accepts; a UTC offset is not valid.
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """When and where the stream publishes a message: the ``schedule`` option of ``publish``.
 
-    Exactly one of ``at``, ``every`` and ``cron``, and a ``target``::
+    Give exactly one of ``at``, ``every`` and ``cron``, and a ``target``::
 
         await js.publish("later.42", b"...", schedule=Schedule(at=when, target="orders"))
         await js.publish("ticks.minute", schedule=Schedule(every=60, target="ticks"))
         await stream.purge(subject="ticks.minute")  # ends it
 
     The ``ttl`` option of ``publish`` limits the life of the schedule itself: after a long outage a message
-    that is due fires at once, unless its TTL has removed it.
+    that is due fires immediately, unless its TTL has removed it.
     """
 
     target: str
-    """Subject of the messages that are published. One of the stream's, no wildcards, not the subject of the
-    schedule."""
+    """Subject of the published messages. Must be one of the stream's subjects, without wildcards, and not the
+    subject of the schedule."""
 
     at: datetime | None = None
-    """Publish once, at this time (aware datetime), and remove the schedule. At once when it is in the past.
+    """Publish once, at this time (aware datetime), and remove the schedule. Immediately if it is in the past.
     Since 2.12."""
 
     every: float | timedelta | None = None
-    """Publish every so many seconds (or a ``timedelta``), 1 s at least; the first time after one interval.
-    The server counts in whole seconds. Since 2.14."""
+    """Publish at this interval in seconds (or a ``timedelta``), at least 1 s; the first time after one
+    interval. The server counts in whole seconds. Since 2.14."""
 
     cron: str | None = None
     """Publish by a cron pattern of six fields (second, minute, hour, day of month, month, day of week;
@@ -70,9 +70,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     is skipped or repeated. Since 2.14."""
 
     source: str | None = None
-    """Publish the last message of this subject instead of the schedule's own body and headers, which only
-    serve while it has none. One of the stream's subjects, no wildcards, neither the target nor the subject
-    of the schedule. Since 2.14."""
+    """Publish the last message of this subject instead of the schedule's own body and headers, which are
+    used only while the subject has no message. Must be one of the stream's subjects, without wildcards, and
+    neither the target nor the subject of the schedule. Since 2.14."""
 
     ttl: float | str | None = None
     """``Nats-TTL`` of the published messages: whole seconds, a duration such as ``"5m"``, or ``"never"``.
@@ -107,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         self._pattern()
 
     def add_to(self, headers: Headers, subject: str) -> None:
-        """Write the schedule as the server reads it; ``subject`` is where it is published."""
+        """Write the schedule in the server's format; ``subject`` is where it is published."""
         for field, value in (("target", self.target), ("source", self.source)):
             if value == subject:
                 raise InvalidArgument(
@@ -126,12 +126,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def stop_headers(subject: str) -> dict[str, str]:
-        """Headers for a message that ends the schedule at ``subject`` in the moment it is stored (2.14).
+        """Headers for a message that ends the schedule at ``subject`` when it is stored (2.14).
 
-        Publish it to any other subject of the stream: the target, to fire early, or one that tells of the
-        cancellation. With ``Expect(last_subject_seq=..., last_subject_seq_subject=subject)`` it is refused
-        when the schedule has fired or changed meanwhile. To end a schedule without a message, purge its
-        subject.
+        Publish it to any other subject of the stream: to the target, to fire early, or to a subject that
+        records the cancellation. With ``Expect(last_subject_seq=..., last_subject_seq_subject=subject)`` it
+        is refused if the schedule has fired or changed meanwhile. To end a schedule without a message, purge
+        its subject.
         """
         check_subject("subject", subject, wildcards=False)
         return {"Nats-Schedule-Next": "purge", "Nats-Scheduler": subject}

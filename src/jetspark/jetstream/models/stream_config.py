@@ -1,7 +1,7 @@
 """How a stream is configured: subjects, limits, retention, where it lives and where it copies from.
 
-Each field says its default, the server's rule, the server version that brought it and whether an update
-may change it. "Unset" is ``None``: the field stays off the wire and the server's default holds.
+Each field states its default, the server's rule, the server version that introduced it and whether an update
+may change it. "Unset" is ``None``: the field is not sent, and the server's default applies.
 """
 
 from typing import Any
@@ -23,9 +23,9 @@ class RetentionPolicy(OpenEnum):
     LIMITS = "limits"
     """Only the limits of the stream (age, count, bytes)."""
     INTEREST = "interest"
-    """The limits, or all consumers whose filter matches have acked it. Without a consumer nothing is kept."""
+    """The limits, or acks by all consumers whose filter matches. Without a consumer nothing is kept."""
     WORK_QUEUE = "workqueue"
-    """The limits, or the one consumer that matches has acked it. Consumers must not overlap."""
+    """The limits, or an ack by the one consumer that matches. Consumers must not overlap."""
 
 
 class StorageType(OpenEnum):
@@ -42,7 +42,7 @@ class DiscardPolicy(OpenEnum):
     """The oldest messages are deleted to make room."""
     NEW = "new"
     """The new message is refused; the publisher gets the error. With replicas the server may refuse a message
-    when there is room for just one more: it counts the one that it is storing twice for a moment."""
+    when there is room for only one more: it briefly counts the message that it is storing twice."""
 
 
 class Compression(OpenEnum):
@@ -96,7 +96,7 @@ class SubjectTransform(Model, kw_only=True, frozen=True):
 class ConsumerSource(Model, kw_only=True, frozen=True):
     """The durable consumer on the origin that feeds a mirror or source (2.14).
 
-    Unset, the server makes and removes an ephemeral one by itself. With it the start position and filter
+    If unset, the server creates and removes an ephemeral one by itself. If set, the start position and filter
     are the consumer's, so ``opt_start_seq``, ``opt_start_time`` and ``filter_subject`` of the source must
     be unset. The consumer needs ack policy ``flow_control``.
     """
@@ -124,7 +124,7 @@ class StreamSource(Model, kw_only=True, frozen=True):
     external: External | None = None
     """Set when the origin lives in another account or domain."""
     consumer: ConsumerSource | None = None
-    """Copy through this durable consumer instead of one the server makes (2.14)."""
+    """Copy through this durable consumer instead of one that the server creates (2.14)."""
 
 
 class RePublish(Model, kw_only=True, frozen=True):
@@ -151,8 +151,8 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     """Configuration of a stream.
 
     ``StreamConfig(name="ORDERS", subjects=["orders.>"])`` is enough. Durations are given in seconds or as a
-    ``timedelta``. To change a stream, take ``info.config.replace(...)``: that keeps every field, also
-    those that only a newer server knows.
+    ``timedelta``. To change a stream, start from ``info.config.replace(...)``: this keeps every field,
+    including those that only a newer server knows.
     """
 
     name: str
@@ -190,8 +190,8 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     """Maximum number of messages kept for each subject. Default -1, unlimited. Since 2.3. Editable."""
 
     max_msg_size: int | None = None
-    """Largest message (headers and body) accepted. Default -1: only the server's ``max_payload`` holds. Since
-    2.2. Editable."""
+    """Largest message (headers and body) accepted. Default -1: only the server's ``max_payload`` applies.
+    Since 2.2. Editable."""
 
     discard: OpenField[DiscardPolicy] = DiscardPolicy.OLD  # type: ignore[assignment]
     """What to do when a limit is reached. Default ``old``. Since 2.2. Editable."""
@@ -207,7 +207,7 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     2.2. Editable."""
 
     duplicate_window: DurationField = UNSET
-    """How long a ``Nats-Msg-Id`` is remembered. Default 2 minutes, or ``max_age`` when that is shorter; at
+    """How long a ``Nats-Msg-Id`` is remembered. Default 2 minutes, or ``max_age`` if that is shorter; at
     least 100 ms and not above ``max_age``. Since 2.2. Editable."""
 
     placement: Placement | None = None
@@ -239,16 +239,16 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     """Any replica may answer direct gets. Default false. Since 2.9. Batch direct get needs it. Editable."""
 
     mirror_direct: bool | None = None
-    """A mirror takes part in the origin's direct gets. Default: as the origin's ``allow_direct``. Since 2.9.
-    Only with ``mirror``. Editable."""
+    """A mirror takes part in the origin's direct gets. Default: same as the origin's ``allow_direct``. Since
+    2.9. Only with ``mirror``. Editable."""
 
     discard_new_per_subject: bool | None = None
     """Apply ``discard="new"`` to ``max_msgs_per_subject`` as well. Default false. Needs both. Since 2.9.2.
     Editable."""
 
     sealed: bool | None = None
-    """No message may enter or leave any more. Default false. Can't be set at creation, only by an update, and
-    never be undone. Since 2.6.2."""
+    """Messages can no longer be added or removed. Default false. Can't be set at creation, only by an update,
+    and can't be undone. Since 2.6.2."""
 
     deny_delete: bool | None = None
     """Refuse deletion of single messages by the API. Default false. Editable, but can't be undone. Since
@@ -298,12 +298,12 @@ class StreamConfig(Model, kw_only=True, frozen=True):
     begin with ``_nats.``. Editable."""
 
     template_owner: str | None = None
-    """Name of the template that made the stream. Default: none. Only servers before 2.11 set it; kept so that
-    an update does not lose it. Not editable."""
+    """Name of the template that created the stream. Default: none. Only servers before 2.11 set it; kept so
+    that an update does not lose it. Not editable."""
 
 
 def stream_config_request(config: StreamConfig, *, pedantic: bool = False) -> dict[str, Any]:
-    """Body of a create or update request. ``pedantic`` (2.11) makes the server refuse what it would
+    """Body of a create or update request. ``pedantic`` (2.11) makes the server refuse values that it would
     adjust."""
     body = config.to_wire()
     if pedantic:

@@ -1,4 +1,4 @@
-"""What the server reports about a stream: its config, its state and where it is."""
+"""What the server reports about a stream: its config, its state and its location."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class StreamState(Model, kw_only=True, frozen=True):
     first_seq: int = 0
     """Sequence of the oldest message. In an empty stream that once had messages: ``last_seq + 1``."""
     first_ts: TimeField = UNSET
-    """When the oldest message was stored; ``None`` when there is none."""
+    """When the oldest message was stored; ``None`` if there is none."""
     last_seq: int = 0
     """Sequence of the newest message ever stored."""
     last_ts: TimeField = UNSET
@@ -37,11 +37,11 @@ class StreamState(Model, kw_only=True, frozen=True):
     num_subjects: int = 0
     """Number of distinct subjects."""
     subjects: dict[str, int] | None = None
-    """Messages by subject; only when the request had a subjects filter, and one page of it."""
+    """Messages per subject; only if the request had a subjects filter, and one page of it."""
     num_deleted: int = 0
     """Number of gaps between first and last sequence."""
     deleted: list[int] | None = None
-    """The sequences of the gaps; only when the request asked for details."""
+    """The sequences of the gaps; only if the request asked for details."""
     lost: LostStreamData | None = None
     """Messages lost by the storage."""
     consumer_count: int = 0
@@ -49,7 +49,7 @@ class StreamState(Model, kw_only=True, frozen=True):
 
 
 class StreamSourceInfo(Model, kw_only=True, frozen=True):
-    """How a mirror or source is doing."""
+    """The state of a mirror or source."""
 
     name: str
     """Name of the origin stream."""
@@ -58,7 +58,7 @@ class StreamSourceInfo(Model, kw_only=True, frozen=True):
     lag: int = 0
     """Messages behind the origin."""
     active: Duration = Duration.from_ns(-1)
-    """How long ago something was heard from the origin; -1 ns when never."""
+    """How long ago the origin was last heard from; -1 ns if never."""
     error: dict[str, Any] | None = None
     """Why copying does not work, as the server reports it: ``code``, ``err_code``, ``description``."""
     filter_subject: str | None = None
@@ -68,7 +68,7 @@ class StreamSourceInfo(Model, kw_only=True, frozen=True):
 
     @property
     def never_active(self) -> bool:
-        """Whether nothing was ever heard from the origin."""
+        """Whether the origin was never heard from."""
         return self.active.ns < 0
 
 
@@ -84,20 +84,20 @@ class StreamInfo(Model, kw_only=True, frozen=True):
     """A stream as the server sees it."""
 
     config: StreamConfig
-    """The config in force, defaults filled in."""
+    """The config in effect, including defaults."""
     created: TimeField = UNSET
-    """When it was created. A stream deleted and made again has another time: sequences do not compare
-    across it."""
+    """When it was created. A stream that was deleted and recreated has another time; sequences before and
+    after can't be compared."""
     state: StreamState = StreamState()
     """What it holds."""
     domain: str | None = None
     """JetStream domain of the server."""
     cluster: ClusterInfo | None = None
-    """Where it is."""
+    """Where its replicas are."""
     mirror: StreamSourceInfo | None = None
-    """How the mirror is doing."""
+    """The state of the mirror."""
     sources: list[StreamSourceInfo] | None = None
-    """How the sources are doing."""
+    """The state of the sources."""
     alternates: list[StreamAlternate] | None = None
     """The stream and its mirrors, nearest first."""
     ts: TimeField = UNSET

@@ -1,11 +1,11 @@
-"""What the server would refuse, refused before it is sent, with the field and the rule by name.
+"""Refuses what the server would refuse, before it is sent, and names the field and the rule.
 
-Only rules of the server itself are here (checked against nats-server 2.15): nothing it accepts is
+Only the server's own rules are here (checked against nats-server 2.15): nothing that it accepts is
 refused, and what depends on things the client can't see (other streams, account limits) is left to it.
-The one exception are unprintable characters in names, which the server lets pass and then nobody can type
+The one exception is unprintable characters in names: the server accepts them, but such names can't be typed
 (ADR-6).
 
-Some values the server adjusts in silence, such as a limit of -7. They pass here too unless ``pedantic``
+The server silently adjusts some values, such as a limit of -7. They pass here too unless ``pedantic``
 is set, which mirrors the server's own pedantic mode.
 """
 
@@ -100,7 +100,7 @@ def _check_metadata(value: Mapping[str, str] | None) -> None:
 
 
 def check_flag(field: str, value: bool) -> None:
-    """Refuse what is not True or False: "no" would be true."""
+    """Refuse anything but True or False: "no" would count as true."""
     if not isinstance(value, bool):
         raise InvalidArgument(field, value, "must be True or False")
 
@@ -116,7 +116,7 @@ def _check_int(
 
 
 def _check_unlimited(field: str, value: int | None, pedantic: bool, high: int = _MAX_INT64) -> None:
-    """-1 is no limit; anything below, the server turns into -1 unless it is pedantic."""
+    """-1 means no limit. The server turns anything below into -1 unless it is pedantic."""
     if pedantic:
         _check_int(field, value, low=-1, high=high, rule=f"must be -1 (no limit) up to {high}")
     else:
@@ -211,7 +211,7 @@ def _check_filters(config: ConsumerConfig) -> None:
         check_subject("filter_subjects", subject)
     for index, subject in enumerate(filters):
         for other in filters[index + 1 :]:
-            # The server refuses containment only; "a.*" beside "*.b" passes though both match a.b.
+            # The server refuses containment only; "a.*" beside "*.b" passes although both match a.b.
             if is_subset(subject, other) or is_subset(other, subject):
                 raise InvalidArgument(
                     "filter_subjects", filters, f"{subject!r} and {other!r} must not overlap"
@@ -264,7 +264,7 @@ def _check_push(config: ConsumerConfig) -> None:
         )
     _at_least("idle_heartbeat", config.idle_heartbeat, _100_MS, "0.1 s")
     heartbeat = config.idle_heartbeat is not None and config.idle_heartbeat.ns > 0
-    # With ack policy flow_control the server fills the heartbeat in.
+    # With ack policy flow_control the server fills in the heartbeat.
     if config.flow_control and not heartbeat and config.ack_policy is not AckPolicy.FLOW_CONTROL:
         raise InvalidArgument("flow_control", True, "needs idle_heartbeat")
     if config.priority_policy is not None and config.priority_policy is not PriorityPolicy.NONE:
@@ -309,7 +309,7 @@ def _check_priority(config: ConsumerConfig) -> None:
 def validate_stream_config(config: StreamConfig, *, update: bool = False, pedantic: bool = False) -> None:
     """Refuse a config that the server would refuse whatever else exists in the account.
 
-    ``update`` drops the two rules that hold only at creation.
+    ``update`` drops the two rules that apply only at creation.
     """
     if not isinstance(config, StreamConfig):
         raise InvalidArgument(
@@ -506,8 +506,8 @@ def _check_api_space(subject: str) -> None:
 
 def _check_republish(config: StreamConfig) -> None:
     republish = config.republish
-    # Mapping functions make the destination something only the server can judge; and with a subject transform
-    # ">" to ">" has a meaning of its own.
+    # With mapping functions only the server can judge the destination; and with a subject transform, ">" to
+    # ">" has its own meaning.
     if republish is None or "{{" in republish.dest or config.subject_transform is not None:
         return
     subjects = config.subjects

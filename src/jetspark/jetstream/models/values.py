@@ -2,8 +2,8 @@
 
 On the wire a duration is an integer of nanoseconds and a time is RFC 3339 with up to nine decimals.
 Python's own ``float`` and ``datetime`` can't hold either without loss, and a config that is read, changed
-and written back must not move what was not touched. So the two types here *are* a ``float`` and a
-``datetime``, usable wherever those are, and carry the exact nanoseconds beside it.
+and written back must not change values that were not touched. So the two types here *are* a ``float`` and a
+``datetime``, can be used wherever those can, and carry the exact nanoseconds as well.
 """
 
 import re
@@ -17,7 +17,7 @@ from jetspark.errors import InvalidArgument, ProtocolError
 
 NANOS_PER_SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Go marshals an unset time.Time as this.
+# Go serializes an unset time.Time as this.
 _ZERO_TIME_PREFIX = "0001-01-01T00:00:00"
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -27,14 +27,14 @@ _RFC3339 = re.compile(
 class Duration(float):
     """Seconds, as a ``float``, that also knows its exact nanoseconds.
 
-    ``Duration(1.5)``, ``Duration(timedelta(minutes=2))`` and ``Duration.from_ns(1)`` are the ways to make
-    one. It compares, adds and prints like the float; arithmetic yields a plain float.
+    Create one with ``Duration(1.5)``, ``Duration(timedelta(minutes=2))`` or ``Duration.from_ns(1)``.
+    It compares, adds and prints like the float; arithmetic returns a plain float.
     """
 
     __slots__ = ("ns",)
 
     ns: int
-    """The exact length in nanoseconds; what goes on the wire."""
+    """The exact length in nanoseconds, as sent on the wire."""
 
     def __new__(cls, value: float | timedelta) -> Self:
         return cls.from_ns(to_nanoseconds(value))
@@ -66,8 +66,8 @@ class Duration(float):
 
 
 def wire_number(text: str) -> int | None:
-    """A number in a header or a subject: ASCII digits that fit a uint64. None when it is anything else."""
-    # isascii: int() would take digits of any script, and refuses some thousands with an error of its own.
+    """A number in a header or a subject: ASCII digits that fit into a uint64. None for anything else."""
+    # isascii: int() would accept digits of any script, and raises its own error for very long strings.
     if not (text.isascii() and text.isdigit()) or len(text) > 20:
         return None
     number = int(text)
@@ -100,14 +100,14 @@ def to_nanoseconds(value: float | timedelta, *, field: str = "duration") -> int:
 class Timestamp(datetime):
     """A UTC ``datetime`` that keeps nanoseconds.
 
-    Make one with :meth:`from_ns`, :meth:`from_datetime` or :meth:`parse`. Comparison is exact to the
+    Create one with :meth:`from_ns`, :meth:`from_datetime` or :meth:`parse`. Comparison is exact to the
     nanosecond, also with ordinary aware datetimes. Adding or subtracting a ``timedelta`` keeps the
     nanoseconds; ``replace`` and ``astimezone`` work on the microseconds only.
     """
 
     __slots__ = ("_nanos",)
 
-    _nanos: int  # 0..999, what lies below the microsecond
+    _nanos: int  # 0..999, the nanoseconds below the microsecond
 
     def __new__(
         cls,
@@ -137,8 +137,8 @@ class Timestamp(datetime):
 
     @classmethod
     def from_datetime(cls, value: datetime, *, field: str = "time") -> Self:
-        """From an aware datetime of any zone. A naive one is refused: nobody can tell which instant it
-        means."""
+        """From an aware datetime in any zone. A naive one is refused, because the instant it means is
+        unknown."""
         if isinstance(value, Timestamp):
             return cls._of(value, value._nanos)
         if not isinstance(value, datetime):
@@ -194,7 +194,7 @@ class Timestamp(datetime):
         return to_nanoseconds(datetime.__sub__(self, _EPOCH)) + self._nanos
 
     def to_datetime(self) -> datetime:
-        """A plain UTC datetime; what lies below the microsecond is cut off."""
+        """A plain UTC datetime; nanoseconds below the microsecond are cut off."""
         return datetime(
             self.year,
             self.month,
@@ -282,9 +282,8 @@ def _less(left: Timestamp, right: datetime, *, or_equal: bool) -> bool:
 class OpenEnum(StrEnum):
     """A string enum that accepts values it does not know.
 
-    A newer server may send a policy this version has no name for. Decoding keeps it as a nameless member
-    that carries the raw string, equals it and goes back on the wire unchanged; ``is_known`` tells the two
-    apart.
+    A newer server may send a policy that this version has no name for. Decoding keeps it as an unnamed member
+    that carries the raw string, equals it and is sent back unchanged; ``is_known`` distinguishes the two.
     """
 
     # Enum hashes the member's name, which breaks ``AckPolicy.ALL in {"all"}`` although they compare equal.
@@ -314,15 +313,15 @@ class OpenEnum(StrEnum):
 
 
 UNSET: Any = None
-"""Default of an optional config field: not set, so it stays off the wire and the server's default holds."""
+"""Default of an optional config field: not set, so the field is not sent and the server's default applies."""
 
 E = TypeVar("E", bound=OpenEnum)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    # What a field gives and what it takes differ: a timedelta goes in, a Duration comes out. Type
-    # checkers read that from a descriptor; at run time the fields are ordinary struct fields that the
+    # A field returns another type than it accepts: a timedelta goes in, a Duration comes out. Type
+    # checkers learn that from a descriptor; at run time the fields are ordinary struct fields that the
     # model converts.
     class DurationField:
         def __get__(self, obj: object, owner: object = None) -> Duration | None: ...

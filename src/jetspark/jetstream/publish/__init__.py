@@ -1,1 +1,1 @@
-"""Messages into streams: one by one, pipelined, in atomic batches, by fast ingest."""
+"""Publishing into streams: one by one, pipelined, in atomic batches, by fast ingest."""

@@ -1,7 +1,8 @@
-"""The connection's side of a pipelined publisher: answers, lost links, timers.
+"""The connection side of a pipelined publisher: replies, lost links, timers.
 
-What is decided is decided by :class:`~jetspark.jetstream.flow.publish.PublishFlow`; here it is done. Futures
-are settled after the flow's lock is released: in the blocking publisher their callbacks are user code.
+:class:`~jetspark.jetstream.flow.publish.PublishFlow` makes the decisions; this module carries them out.
+Futures are settled after the flow's lock is released: in the blocking publisher their callbacks are user
+code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from jetspark.jetstream.flow.publish import Flight
     from jetspark.wire.columns import AnyColumns
 
-# Longer serials are not ours. The compiled core reads as many digits.
+# Longer serials are not from us. The compiled core reads the same number of digits.
 _MAX_DIGITS = 18
 _MAX_SEQUENCE = 2**64 - 1
 _SERIAL_DIGITS = 20
@@ -40,7 +41,7 @@ Settled = tuple["Flight", PubAck | JetsparkError]
 
 
 class PendingAcks:
-    """See the module. The publisher is one of these, which takes messages."""
+    """See the module docstring. The publisher is a subclass that accepts messages."""
 
     def __init__(self, core: Core, *, window: int, ack_timeout: float, retry: bool) -> None:
         self._base = core.new_inbox() + "."
@@ -60,10 +61,10 @@ class PendingAcks:
         )
         self._outbox = core.outbox
         self._base_bytes = self._base.encode()
-        # What the server takes in one line.
+        # The longest line that the server accepts.
         self._longest_prefix = MAX_TARGET - len(self._base_bytes) - _SERIAL_DIGITS - 1
         self._flow = PublishFlow(window=window, ack_timeout=ack_timeout, retry=retry)
-        # Held around calls of the flow where threads publish.
+        # Held during calls of the flow when threads publish.
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self._open = False
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +90,8 @@ class PendingAcks:
             if taken == len(columns):
                 self._wake()
                 return
-            # What follows an answer of another kind is read here too, so that all are read in order.
+            # Everything after a reply of another kind is read here too, so that all replies are read in
+            # order.
         make, owner = self._receiver.owner
         subjects, datas, headers = columns.subjects, columns.payloads, columns.headers
         self._deliver(
@@ -114,14 +116,14 @@ class PendingAcks:
                 serial = int(token)
                 flight = flow.pending.get(serial)
                 if flight is None:
-                    continue  # it has its answer: expired, or sent twice
+                    continue  # it already has its reply: it expired, or was sent twice
                 answer = read_answer(message, flight[1])
                 if isinstance(answer, PubAck):
                     found = flow.acked(serial)
                     if found is not None:
                         settled.append((found, answer))
                 else:
-                    # Such as "this msg_id is in process": what we sent before is still on its way.
+                    # For example "this msg_id is in process": the copy we sent before is still being stored.
                     try_again = isinstance(answer, NoStreamResponse) or (
                         isinstance(answer, ApiError) and answer.retryable
                     )
@@ -163,7 +165,7 @@ class PendingAcks:
     # Time
 
     def _arm(self) -> None:
-        """Have the flow's next deadline be noticed."""
+        """Set the timer to the flow's next deadline."""
         deadline = self._flow.next_deadline()
         timer = self._timer
         if timer is None or timer.when() != deadline:
@@ -173,7 +175,7 @@ class PendingAcks:
 
     def _on_timer(self) -> None:
         assert self._timer is not None
-        # The loop may call a little early, by the resolution of its clock.
+        # The loop may call slightly early, by the resolution of its clock.
         now = max(self._core.loop.time(), self._timer.when())
         self._timer = None
         with self._guard:
@@ -184,7 +186,8 @@ class PendingAcks:
     # What the flow decided
 
     def _pump(self) -> list[Settled]:
-        """Send what is due. The guard is held; give the result to ``_finish`` when it is not."""
+        """Send what is due. The caller holds the guard, and passes the result to ``_finish`` after releasing
+        it."""
         flow, outbox = self._flow, self._outbox
         failed: list[Settled] = []
         while flow.recovering and (due := flow.due()):
@@ -192,7 +195,7 @@ class PendingAcks:
                 data, block = contents(flight)
                 size = len(data) + len(block or b"")
                 if size > outbox.max_payload:
-                    # The server connected now takes less than the one before.
+                    # The current server accepts less than the previous one.
                     too_large = MaxPayloadExceeded(size, outbox.max_payload)
                     refused = flow.refused(serial, self._core.loop.time(), too_large, try_again=False)
                     if refused is not None:
@@ -205,7 +208,7 @@ class PendingAcks:
         return failed + flow.take_failed()
 
     def _finish(self, settled: list[Settled]) -> None:
-        """Tell the futures and batches; the guard is not held."""
+        """Settle the futures and batches; the guard is not held."""
         stats = self._stats
         for (target, _, index, _, _), answer in settled:
             if isinstance(answer, PubAck):
@@ -224,20 +227,20 @@ class PendingAcks:
                 target.failed(index, answer)
             elif not target.done():
                 target.set_exception(answer)
-                if not target.cancelled():  # by another thread, in this moment
-                    # Marks it as seen: flush reports it to those who threw the future away.
+                if not target.cancelled():  # by another thread, just now
+                    # Marks the exception as retrieved: flush reports it if the future was thrown away.
                     target.exception()
         if self._open:
             self._arm()
         self._wake()
 
     def _wake(self) -> None:
-        """Something was settled: let those look again who wait for room or for the end."""
+        """Something was settled: wake the tasks that wait for room or for the end."""
         self._space.wake()
 
 
 def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:
-    """What was answered to a publish."""
+    """The reply to a publish."""
     if message.header_block is not None and is_no_responders(message):
         return NoStreamResponse(subject)
     try:
@@ -246,7 +249,7 @@ def read_answer(message: Any, subject: str) -> PubAck | JetsparkError:
         except msgspec.DecodeError:
             ack = PubAck.from_response(message.data)
         if not 0 < ack.seq <= _MAX_SEQUENCE:
-            # An ack has a sequence. What has none may be an error, which names its stream too.
+            # An ack has a sequence. A reply without one may be an error, which can name its stream too.
             PubAck.from_response(message.data)
             return ProtocolError(f"not a publish ack: {message.data[:100]!r}: its sequence is none")
     except (JetsparkError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:

@@ -2,20 +2,21 @@
 
 Theory of operation
 -------------------
-The server stages the messages of a batch beside the stream and stores them with one stroke when the message
-that bears ``Nats-Batch-Commit`` arrives. Until then nothing is visible and nothing needs to be undone.
+The server stages the messages of a batch beside the stream and stores them in one step when the message
+with ``Nats-Batch-Commit`` arrives. Until then nothing is visible, and nothing needs to be undone.
 
-We hold messages back, up to ``hold`` bytes and always the last one. So a batch that fits costs the server
-nothing until it is committed and can't expire while you compute, and the last message is known when it goes
-out: it carries the commit itself (``1``; no extra ``eob`` message, which would need 2.14). A batch takes two
-round trips whatever its size: the first message, whose answer says whether the stream takes batches at all,
-and the commit; all between them flows. A batch of one message takes one.
+The client holds messages back: up to ``hold`` bytes, and always the last message. So a batch that fits costs
+the server nothing until it is committed, and can't expire while you compute. And the last message is known
+when it is sent: it carries the commit itself (``1``; no extra ``eob`` message, which would need 2.14). A
+batch takes two round trips whatever its size: the first message, whose reply says whether the stream accepts
+batches at all, and the commit. Everything between them is sent without waiting. A batch of one message takes
+one round trip.
 
-Every message has a reply subject of ours. The answers are empty; they are what keeps us from flooding the
-server (``_WINDOW`` bytes in flight), and when the server refuses a message they say which one and why, where
+Every message has a reply subject. The replies are empty. They prevent us from flooding the
+server (``_WINDOW`` bytes in flight), and when the server refuses a message they say which one and why, while
 the commit could only say "incomplete".
 
-The rules that the server applies when it commits are checked here before anything is sent.
+The rules that the server applies at the commit are checked here before anything is sent.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES = 1000
 DEFAULT_HOLD = 262_144
-# The server abandons a batch in silence when nothing came for so long (its max_batch_timeout).
+# The server silently abandons a batch that was idle for this long (its max_batch_timeout).
 IDLE_LIMIT = 10.0
 
 _WINDOW = 8 * 1_048_576
@@ -67,7 +68,7 @@ _Message = tuple[str, bytes, HeaderBlock]
 
 
 class AtomicBatch:
-    """See the module. Made by ``js.atomic_batch()``; use it with ``async with``.
+    """See the module docstring. Returned by ``js.atomic_batch()``; use it with ``async with``.
 
     The end of the block commits; leaving it by an exception discards the batch.
     """
@@ -101,13 +102,13 @@ class AtomicBatch:
         self._held_size = 0
         self._sent = 0
         self._last_sent = 0.0
-        # What has no answer yet: sequence -> subject and size.
+        # Messages without a reply: sequence -> subject and size.
         self._flights: dict[int, tuple[str, int]] = {}
         self._in_flight = 0
         self._answers: dict[int, asyncio.Future[PubAck | None]] = {}
         self._room: asyncio.Future[None] | None = None
         self._sending = asyncio.Lock()
-        self._staged = False  # whether the server holds messages of ours
+        self._staged = False  # whether the server holds messages of this batch
         self._committing = False
         self._finished = ""
         self._error: JetsparkError | None = None
@@ -115,7 +116,7 @@ class AtomicBatch:
 
     @property
     def id(self) -> str:
-        """The batch's id, as the ack and the server's advisories name it."""
+        """The batch's id, as used in the ack and the server's advisories."""
         return self._id
 
     @property
@@ -126,7 +127,7 @@ class AtomicBatch:
     @property
     def ack(self) -> PubAck | None:
         """The ack of the committed batch: ``seq`` of its last message, ``count`` of its messages; the others
-        have the sequences just before. None when not committed."""
+        have the sequences just before. None if not committed."""
         return self._ack
 
     def __repr__(self) -> str:
@@ -159,7 +160,7 @@ class AtomicBatch:
 
         The options are those of ``js.publish``, with these rules: ``expect.last_seq`` only on the first
         message, ``expect.last_msg_id`` never, ``expect.last_subject_seq`` only for a subject to which the
-        batch has not written, no ``msg_id`` twice (and none at all before 2.12.1). All are judged at the
+        batch has not written, no ``msg_id`` twice (and none at all before 2.12.1). All are checked at the
         commit, against the stream without the batch. All subjects must belong to one stream.
         """
         if self._add(subject, data, headers, msg_id, expect, ttl, schedule):
@@ -175,7 +176,7 @@ class AtomicBatch:
         ttl: float | str | None,
         schedule: Schedule | None,
     ) -> bool:
-        """Check and hold a message; whether more than ``hold`` bytes are held now."""
+        """Check and hold a message; returns whether more than ``hold`` bytes are held now."""
         self._check_usable()
         if type(data) is not bytes:
             data = to_bytes(data)
@@ -203,10 +204,11 @@ class AtomicBatch:
     async def commit(self) -> PubAck:
         """Store the batch. Returns the ack of its last message.
 
-        Raises what the server refused it for, most often :class:`WrongLastSequence` (an expectation failed),
+        Raises the server's refusal, most often :class:`WrongLastSequence` (an expectation failed),
         :class:`AtomicPublishDisabled`, :class:`AtomicBatchIncomplete` (idle for more than 10 seconds after
-        its first message was sent) or :class:`TooManyRequests` (50 open batches a stream); then nothing is
-        stored. After a :class:`RequestTimeout` or :class:`ConnectionLost` the text says whether it may be.
+        its first message was sent) or :class:`TooManyRequests` (50 open batches per stream); then nothing is
+        stored. After a :class:`RequestTimeout` or :class:`ConnectionLost` the error text says whether it may
+        be stored.
         """
         self._check_usable()
         if not self._count:
@@ -230,12 +232,12 @@ class AtomicBatch:
         return ack
 
     async def discard(self) -> None:
-        """Give the batch up; nothing of it is stored. Does nothing once it is committed or discarded."""
+        """Discard the batch; nothing of it is stored. Does nothing if it is committed or discarded."""
         if self._finished:
             return
         if self._staged and self._core.is_connected:
-            # A gap makes the server drop what it has staged now, not after its time-out: a stream has room
-            # for 50 open batches only.
+            # A gap makes the server drop what it has staged now, instead of after its timeout: a stream has
+            # room for only 50 open batches.
             gap = encode_headers(self._place(self._sent + 2))
             self._core.outbox.publish(self._first_subject, b"", "", gap)
         self._close("discarded")
@@ -246,7 +248,7 @@ class AtomicBatch:
         for message in items:
             token = message.subject[self._cut :]
             if not token.isdecimal() or len(token) > 20:
-                continue  # somebody else's: no answer to anything we sent
+                continue  # from another client: not a reply to anything we sent
             number = int(token)
             subject, size = self._flights.pop(number, ("", 0))
             self._in_flight -= size
@@ -258,7 +260,7 @@ class AtomicBatch:
             except JetsparkError as error:
                 if answer is not None and not answer.done() and self._error is None:
                     answer.set_exception(error)
-                    # The first message may be sent again; anything else is the end of the batch.
+                    # The first message may be sent again; any other failure ends the batch.
                     if number == 1 and isinstance(error, NoStreamResponse):
                         continue
                 self._fail(error)
@@ -278,7 +280,7 @@ class AtomicBatch:
             self._fail(ConnectionLost(f"connection lost during atomic batch {self._id}: {fate}: {error}"))
 
     def _publish_refused(self, subject: str, error: JetsparkError) -> None:
-        """The server does not permit publishes to the subject."""
+        """The server denies permission to publish to the subject."""
         if any(flight[0] == subject for flight in self._flights.values()):
             self._fail(error)
 
@@ -343,7 +345,7 @@ class AtomicBatch:
         return extend_block(encode_headers(typed), *place)
 
     def _place(self, number: int) -> list[tuple[str, str]]:
-        """The headers that make a message the batch's ``number``-th."""
+        """The headers that make a message number ``number`` of the batch."""
         return [("Nats-Batch-Id", self._id), ("Nats-Batch-Sequence", str(number))]
 
     async def _send_held(self) -> None:
@@ -384,7 +386,7 @@ class AtomicBatch:
         return number
 
     async def _ask(self, subject: str, data: bytes, block: HeaderBlock, idle: float) -> PubAck | None:
-        """Send a message and wait for its answer: the first, or the commit."""
+        """Send a message and wait for its reply: the first one, or the commit."""
         attempt = 0
         while True:
             number = self._transmit(subject, data, block)
@@ -396,7 +398,7 @@ class AtomicBatch:
             except TimeoutError:
                 raise self._timed_out(subject, number) from None
             except NoStreamResponse:
-                # Nobody got it, so it may be sent again (ADR-22).
+                # No stream received it, so it may be sent again (ADR-22).
                 if number > 1 or attempt >= DEFAULT_RETRIES:
                     raise
             except AtomicBatchIncomplete as error:
@@ -426,7 +428,7 @@ class AtomicBatch:
         )
 
     def _judge(self, number: int, subject: str, message: Any) -> PubAck | None:
-        """What an answer means: None for a staged message, the ack of the commit, or an error."""
+        """Interpret a reply: None for a staged message, the ack of the commit, or an error."""
         if message.header_block is not None and is_no_responders(message):
             raise NoStreamResponse(subject)
         if not message.data:
@@ -435,7 +437,8 @@ class AtomicBatch:
             ack = PubAck.from_response(message.data)
         except ApiError as error:
             text = f"{error.description} (message {number} of the batch, {subject!r})"
-            # A stream answers in order. One that has no answer yet went to another, which refuses it as well.
+            # A stream replies in order. A message without a reply so far went to another stream, which also
+            # refuses it.
             earlier, elsewhere = next(iter(self._flights.items()), (number, ("", 0)))
             if earlier < number:
                 text += f"; message {earlier}, {elsewhere[0]!r}, has no answer: is it of another stream?"

@@ -1,7 +1,7 @@
 """Fast ingest (ADR-50): one long batch into a stream, acked every few hundred messages. Server 2.14 or later.
 
-What the pipelined publisher spends on each message (an ack, a future, a dictionary entry) is spent here once
-for hundreds: the server numbers nothing back but its progress. The price is that there is no ack of a single
+The costs that the pipelined publisher has per message (an ack, a future, a dictionary entry) occur here once
+per several hundred: the server only reports its progress. The price is that there is no ack per
 message. The rules are in ``flow.fast``; this module sends, receives and keeps the time.
 
 The number of a message travels in its reply subject,
@@ -52,10 +52,10 @@ logger = get_logger("jetstream")
 
 
 class FastIngest:
-    """See the module. Made by ``js.fast_ingest()``; use it with ``async with``.
+    """See the module docstring. Returned by ``js.fast_ingest()``; use it with ``async with``.
 
-    The end of the block commits and waits for the final ack; leaving it by an exception ends the batch, and
-    what was sent stays in the stream.
+    The end of the block commits and waits for the final ack. Leaving it by an exception ends the batch;
+    messages that were sent stay in the stream.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FastIngest:
                 raise InvalidArgument(field, seconds, "must be a positive number of seconds")
         if on_gap is not None and not callable(on_gap):
             raise InvalidArgument("on_gap", on_gap, "must be a function that takes an IngestGap")
-        # An inbox of its own, as the ADR asks: once it is gone the server spares itself all further answers.
+        # It has its own inbox, as the ADR asks: once the inbox is gone, the server sends no further replies.
         inbox = core.new_inbox()
         self._core = core
         self._receiver = Receiver(
@@ -121,7 +121,7 @@ class FastIngest:
 
     @property
     def id(self) -> str:
-        """The batch's id, as its ack names it."""
+        """The batch's id, as used in its ack."""
         return self._id
 
     @property
@@ -142,7 +142,7 @@ class FastIngest:
     @property
     def ack(self) -> PubAck | None:
         """The final ack: ``seq`` of the last stored message, ``count`` of the batch (gaps included, with
-        ``gap="ok"``). None before the end, and when nothing was published."""
+        ``gap="ok"``). None before the end, and if nothing was published."""
         return self._flow.ack
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class FastIngest:
             if kind is None:
                 await self._commit()
             elif self._flow.state is State.OPEN and self._core.is_connected:
-                # Frees the server's side now instead of after its time-out. Nobody waits for the answer.
+                # Frees the server's resources now instead of after its timeout. The reply is not awaited.
                 with contextlib.suppress(JetsparkError):
                     self._send(END)
         finally:
@@ -184,11 +184,11 @@ class FastIngest:
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> int:
-        """Send a message and return its number in the batch; waits when too much has no ack yet.
+        """Send a message and return its number in the batch; waits while too many messages have no ack.
 
-        The options are those of ``js.publish``. A duplicate ``msg_id`` is skipped in silence, as there. All
-        subjects must belong to one stream. Raises :class:`FastIngestBroken` when the batch ended early; the
-        first message raises what the stream refuses it for, such as :class:`FastIngestDisabled`.
+        The options are those of ``js.publish``. A duplicate ``msg_id`` is silently skipped, as there. All
+        subjects must belong to one stream. Raises :class:`FastIngestBroken` when the batch ended early. If
+        the stream refuses the first message, its error is raised, for example :class:`FastIngestDisabled`.
         """
         block: HeaderBlock | None = None
         if (
@@ -223,7 +223,7 @@ class FastIngest:
         for message in items:
             tokens = message.subject[self._cut :].split(".")
             if len(tokens) != 3 or not all(one.isdecimal() and len(one) <= 20 for one in tokens[:2]):
-                continue  # somebody else's: no answer to anything we sent
+                continue  # from another client: not a reply to anything we sent
             number, operation = int(tokens[0]), int(tokens[1])
             if message.header_block is not None and is_no_responders(message):
                 self._perform(flow.on_no_responders(number, operation))
@@ -316,7 +316,7 @@ class FastIngest:
             if isinstance(action, Report):
                 self._report(action.gap)
             elif self._core.is_connected:
-                # Without a link there is nobody to ask; on_link_restored asks again.
+                # Without a link the server can't be asked; on_link_restored asks again.
                 self._send(PING if isinstance(action, SendPing) else END)
 
     def _report(self, gap: IngestGap) -> None:

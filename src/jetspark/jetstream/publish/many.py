@@ -1,7 +1,7 @@
 """Many messages at once through a pipelined publisher: one object for all their acks.
 
-For those who have their messages in lists, such as the Spark sink: encoding is one loop, and an ack costs a
-counter instead of a future.
+For callers that have their messages in lists, such as the Spark sink: encoding is one loop, and an ack costs
+a counter instead of a future.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Publishing(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Messages that have an id or not, and no other headers of their own, in columns: they are encoded
+    """Messages in columns, with or without an id and with no other headers of their own: they are encoded
     together.
 
-    Subjects and ids must have been checked: valid, and ids without spaces around them.
+    Subjects and ids must already be checked: valid, and ids without surrounding spaces.
     """
 
     subjects: list[str]
@@ -51,10 +51,10 @@ class Columns(NamedTuple):
 
 
 class AckBatch:
-    """The acks of one ``publish_many``. ``await`` it for the end, or look at ``done``.
+    """The acks of one ``publish_many``. ``await`` it for the end, or check ``done``.
 
-    ``failures`` has the error of each message that was not stored, by its place in the list; ``streams`` the
-    names of the streams that stored the others.
+    ``failures`` has the error of each message that was not stored, by its index in the list; ``streams`` has
+    the names of the streams that stored the others.
     """
 
     __slots__ = ("_last_stream", "_left", "_waiters", "count", "duplicates", "failures", "streams")
@@ -87,7 +87,7 @@ class AckBatch:
     # What the publisher calls, in the order of acks
 
     def acked_many(self, stream: str, count: int, duplicates: int) -> None:
-        """So many more are stored, or were already."""
+        """This many more are stored, or were already."""
         if stream != self._last_stream:
             self._last_stream = stream
             self.streams.add(stream)
@@ -97,7 +97,7 @@ class AckBatch:
             self._waiters.wake()
 
     def failed(self, index: int, error: JetsparkError) -> None:
-        """The message at ``index`` was not stored, or its fate is unknown."""
+        """The message at ``index`` was not stored, or it is unknown whether it was."""
         self.failures[index] = error
         self._left -= 1
         if not self._left:
@@ -105,7 +105,7 @@ class AckBatch:
 
 
 class Encoded(NamedTuple):
-    """A message that passed every check, ready but for its reply subject."""
+    """A message that passed every check, complete except for its reply subject."""
 
     subject: str
     data: bytes
@@ -115,9 +115,9 @@ class Encoded(NamedTuple):
 
 
 def encode(outbox: Outbox, messages: Iterable[Publishing | tuple[str, bytes]], longest: int) -> list[Encoded]:
-    """Check and encode all of them, so that a bad one is found before the first is sent.
+    """Check and encode all messages, so that a bad one is found before the first is sent.
 
-    ``longest``: bytes of a subject's command that leave room for a reply subject.
+    ``longest``: the maximum size of the command with its subject that leaves room for a reply subject.
     """
     found: list[Encoded] = []
     add = found.append
@@ -161,7 +161,7 @@ def too_long(subject: str) -> InvalidArgument:
 
 
 class EncodedColumns:
-    """Columns that passed the checks, ready but for the serials in their reply subjects."""
+    """Columns that passed the checks, complete except for the serials in their reply subjects."""
 
     def __init__(self, outbox: Outbox, columns: Columns, base: bytes, longest: int) -> None:
         self.subjects, self.datas, ids, expect = columns
@@ -173,11 +173,11 @@ class EncodedColumns:
             self.blocks = [encode_headers(conditions)] * len(self.datas)
         self.largest = max(map(len, self.datas))
         size = self.largest + max(map(len, self.blocks or ()), default=0)
-        if size > outbox.max_payload:  # of two rows perhaps, so look again
+        if size > outbox.max_payload:  # perhaps the sum of two different rows, so check each
             size = max(map(self._size, range(len(self.datas))))
             if size > outbox.max_payload:
                 raise MaxPayloadExceeded(size, outbox.max_payload)
-        #: Messages whose commands make about as many bytes as are written at once.
+        #: Number of messages whose commands amount to about one write.
         self.step = 1 + 4 * FLUSH_AT // (sum(map(len, self.datas)) // len(self.datas) + 200)
         self._base = base
         prefixes = {
@@ -193,7 +193,7 @@ class EncodedColumns:
             self._prefixes = [prefixes[subject] for subject in self.subjects]
 
     def __getitem__(self, index: int) -> tuple[bytes, HeaderBlock | None]:
-        """What one of them would be sent again with."""
+        """The data and header block for sending one of them again."""
         return self.datas[index], None if self.blocks is None else self.blocks[index]
 
     def _size(self, index: int) -> int:
@@ -201,7 +201,7 @@ class EncodedColumns:
         return len(data) + len(block or b"")
 
     def commands(self, start: int, stop: int, serial: int) -> bytes:
-        """The commands of some of them; ``serial`` is that of the first."""
+        """The commands of some of them; ``serial`` is the serial of the first."""
         return _frames(self._prefixes, self._base, serial, self.blocks, self.datas, start, stop)
 
 
@@ -214,8 +214,8 @@ def plain_frames(
     start: int,
     stop: int,
 ) -> bytes:
-    """Whole publishes of the rows from start to stop; serial is that of the first. The twin of the compiled
-    core's ``frames``."""
+    """Complete publishes of the rows from start to stop; serial is the serial of the first. The counterpart
+    of the compiled core's ``frames``."""
     return b"".join(
         [
             encode_pub(

@@ -1,4 +1,4 @@
-"""Publishers and batches of a connection that is observed; those of others pay for nothing of it."""
+"""Publishers and batches of a connection with an observer; connections without one pay nothing for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Observed:
 
 
 class ObservedPublisher(_Observed, Publisher):
-    """A publisher that tells the observer of each message."""
+    """A publisher that reports each message to the observer."""
 
     def publish_nowait(
         self,
@@ -65,11 +65,11 @@ class ObservedPublisher(_Observed, Publisher):
 
 
 class ObservedAtomicBatch(_Observed, AtomicBatch):
-    """A batch that tells the observer of each message."""
+    """A batch that reports each message to the observer."""
 
 
 class ObservedFastIngest(_Observed, FastIngest):
-    """A fast-ingest batch that tells the observer of each message."""
+    """A fast-ingest batch that reports each message to the observer."""
 
 
 def publisher_kind(core: Core) -> type[Publisher]:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from jetspark.connection.core import Core
     from jetspark.connection.outbox import HeadersLike
 
-# ADR-22: what to do when no stream answers, as happens while a leader is elected.
+# ADR-22: retries when no stream responds, as happens while a leader is elected.
 DEFAULT_RETRIES = 2
 DEFAULT_RETRY_WAIT = 0.25
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that the stream must meet, or the publish is refused and nothing is stored."""
+    """Conditions that the stream must meet; otherwise the publish is refused and nothing is stored."""
 
     stream: str | None = None
     """Name of the stream that stores the message (:class:`WrongStream`)."""
@@ -35,7 +35,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
     last_subject_seq: int | None = None
     """Last sequence of the message's subject; 0: the subject has no message yet."""
     last_subject_seq_subject: str | None = None
-    """Look for ``last_subject_seq`` under this subject instead, wildcards allowed (2.11)."""
+    """Check ``last_subject_seq`` for this subject instead, wildcards allowed (2.11)."""
     last_msg_id: str | None = None
     """``Nats-Msg-Id`` of the stream's last message (:class:`WrongLastMessageId`)."""
 
@@ -58,7 +58,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def add_to(self, headers: Headers) -> None:
-        """Write the conditions as the server reads them."""
+        """Write the conditions in the server's format."""
         for name, value in self.pairs():
             headers[name] = value
 
@@ -100,9 +100,9 @@ def publish_headers(
     schedule: Schedule | None = None,
     subject: str = "",
 ) -> Headers | None:
-    """The headers of a publish with its typed options; None when there is nothing to say.
+    """The headers of a publish with its typed options; None when there are none.
 
-    ``subject``, where it goes, is needed to check a ``schedule``.
+    ``subject``, the subject of the publish, is needed to check a ``schedule``.
     """
     if headers is None and msg_id is None and expect is None and ttl is None and schedule is None:
         return None
@@ -111,7 +111,7 @@ def publish_headers(
     if schedule is not None and not isinstance(schedule, Schedule):
         raise InvalidArgument("schedule", schedule, "must be a jetspark.Schedule, with a target")
     if headers is None and schedule is None and ttl is None and msg_id and isinstance(msg_id, str):
-        # What pipelined publishers send for each message: there is nothing to merge, and the names are ours.
+        # The usual case of pipelined publishers: there is nothing to merge, and the header names are our own.
         check_msg_id("msg_id", msg_id)
         pairs = [("Nats-Msg-Id", msg_id.strip(" \t"))]
         return trusted_headers(pairs if expect is None else pairs + expect.pairs())
@@ -169,12 +169,12 @@ async def _publish(
             answer = await core.request(subject, data, timeout=timeout, headers=all_headers)
             return PubAck.from_response(answer.data)
         except NoRespondersError:
-            # Nobody got it, so sending it again can't double it.
+            # No stream received it, so sending it again can't store it twice.
             if attempt >= retries:
                 raise NoStreamResponse(subject) from None
         except RequestTimeout:
             raise RequestTimeout(
-                f"no ack for the publish to {subject!r} within {timeout:g}s: it may be stored all the same; "
+                f"no ack for the publish to {subject!r} within {timeout:g}s: it may be stored anyway; "
                 "publish it again with the same msg_id"
             ) from None
         attempt += 1

@@ -1,11 +1,11 @@
-"""The pipelined publisher: many messages in flight, each with a future of its ack.
+"""The pipelined publisher: many messages in flight, each with a future for its ack.
 
-All acks come to one wildcard inbox; the last token of the reply subject says which message an ack is for. A
+All acks arrive at one wildcard inbox; the last token of the reply subject says which message an ack is for. A
 message costs a dictionary entry and a future: no task, no timer, no closure. Window, order, retries and
-expiry are decided in :mod:`jetspark.jetstream.flow.publish`, answers are read in
+expiry are decided in :mod:`jetspark.jetstream.flow.publish`; replies are read in
 :mod:`jetspark.jetstream.publish.acks`.
 
-Failures never pass in silence: a future may be thrown away, but ``flush`` and the end of the ``async with``
+Failures are never silent: a future may be thrown away, but ``flush`` and the end of the ``async with``
 block raise :class:`PublishFailed` when anything failed since the last flush.
 """
 
@@ -52,10 +52,10 @@ DEFAULT_WINDOW = 4000
 
 
 class Publisher(PendingAcks):
-    """Publishes into streams without waiting for each ack. Made by ``js.publisher()``; use it with
+    """Publishes into streams without waiting for each ack. Returned by ``js.publisher()``; use it with
     ``async with``.
 
-    ``publish`` and ``publish_nowait`` return the future of a message's ack. ``flush`` and the end of the
+    ``publish`` and ``publish_nowait`` return a future for the message's ack. ``flush`` and the end of the
     block wait for all acks and raise :class:`PublishFailed` when a message failed.
     """
 
@@ -72,7 +72,7 @@ class Publisher(PendingAcks):
 
     @property
     def pending(self) -> int:
-        """Messages without an ack so far."""
+        """Messages that have no ack yet."""
         return len(self._flow.pending)
 
     @property
@@ -113,12 +113,12 @@ class Publisher(PendingAcks):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> asyncio.Future[PubAck]:
-        """Send a message and return the future of its ack; waits while the window is full.
+        """Send a message and return a future for its ack; waits while the window is full.
 
-        The options are those of ``js.publish``. While disconnected messages are kept, and when they amount to
-        ``reconnect_buffer_size`` it waits for the connection (:class:`OutboundBufferFull` after
-        ``ack_timeout``). Also waits while the server reads slowly. It waits before the message is sent, never
-        after it.
+        The options are those of ``js.publish``. While disconnected, messages are kept. When they amount to
+        ``reconnect_buffer_size``, it waits for the connection (:class:`OutboundBufferFull` after
+        ``ack_timeout``). It also waits while the server reads slowly. It waits before the message is sent,
+        never after it.
         """
         block = encode_options(headers, msg_id, expect, ttl, schedule, subject)
         # All waiting comes first: a publish that is cancelled sends nothing.
@@ -144,11 +144,11 @@ class Publisher(PendingAcks):
         ttl: float | str | None = None,
         schedule: Schedule | None = None,
     ) -> asyncio.Future[PubAck]:
-        """Send a message and return the future of its ack, without waiting for anything.
+        """Send a message and return a future for its ack, without waiting.
 
         The options are those of ``js.publish``. Raises :class:`PublisherFull` when the window is full, and
-        :class:`OutboundBufferFull` when disconnected and what is kept for the reconnect amounts to
-        ``reconnect_buffer_size``. What it takes is written when the event loop runs.
+        :class:`OutboundBufferFull` when disconnected and the messages kept for the reconnect amount to
+        ``reconnect_buffer_size``. The message is written when the event loop runs.
         """
         return self._submit(
             subject, data, encode_options(headers, msg_id, expect, ttl, schedule, subject), msg_id
@@ -157,8 +157,8 @@ class Publisher(PendingAcks):
     async def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
         """Send many messages; returns when all are on their way, with one object for all their acks.
 
-        ``messages``: pairs of subject and data, or :class:`Publishing` for those that have headers or
-        options. All of them are checked before the first is sent. Waits while the window is full, as
+        ``messages``: pairs of subject and data, or :class:`Publishing` for messages with headers or
+        options. All of them are checked before the first is sent. Waits while the window is full, like
         ``publish``.
         """
         outbox, flow = self._outbox, self._flow
@@ -179,7 +179,8 @@ class Publisher(PendingAcks):
         return batch
 
     async def _publish_columns(self, columns: Columns) -> AckBatch:
-        """``publish_many`` of messages that have at most an id for a header, at a fraction of its price."""
+        """``publish_many`` for messages whose only header is an id, or that have none; at a fraction of the
+        cost."""
         batch = AckBatch(len(columns.datas))
         if not columns.datas:
             return batch
@@ -196,7 +197,7 @@ class Publisher(PendingAcks):
         again = columns.ids is not None and may_repeat("", encoded[0][1])
         start, count = 0, batch.count
         while start < count:
-            # A good part of the window at once: few rows cost as much as many.
+            # A large part of the window at once: a few rows cost as much as many.
             step = min(encoded.step, count - start, 1 + flow.window // 4)
             stop = start + step
             while flow.window - len(flow.pending) < step and self._open:
@@ -216,7 +217,7 @@ class Publisher(PendingAcks):
     async def flush(self) -> None:
         """Wait until every message so far has its ack or has failed; :class:`PublishFailed` when any did.
 
-        Messages that are published while it waits are not waited for.
+        Messages published while it waits are not included.
         """
         await self._wait_settled()
         self._raise_failures()
@@ -247,7 +248,7 @@ class Publisher(PendingAcks):
     def _submit(
         self, subject: str, data: bytes, block: bytes | None, msg_id: str | None
     ) -> asyncio.Future[PubAck]:
-        """Check a message, note it, and send it unless it has to wait. The guard is held by the caller."""
+        """Check a message, record it, and send it unless it has to wait. The caller holds the guard."""
         outbox, flow = self._outbox, self._flow
         if not self._open:
             raise ConnectionClosed(self._why_closed())
@@ -257,7 +258,7 @@ class Publisher(PendingAcks):
             data = to_bytes(data)
         try:
             prefix = outbox.prefixes[subject]
-        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is no str
+        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is not a str
             prefix = outbox.remember_prefix(subject)
         if len(prefix) > self._longest_prefix:
             raise too_long(subject)
@@ -285,7 +286,7 @@ class Publisher(PendingAcks):
         return future
 
     def _check_buffer(self, size: int) -> None:
-        """While there is no link messages wait in the flow, within the limit of the connection's buffer."""
+        """Without a link, messages wait in the flow, within the limit of the connection's buffer."""
         core = self._core
         core.check_open()
         total = self._outbox.size + self._flow.unsent_bytes + size
@@ -293,7 +294,7 @@ class Publisher(PendingAcks):
             raise OutboundBufferFull(total, core.options.reconnect_buffer_size)
 
     async def _ready_for(self, size: int) -> None:
-        """Wait until a message of this size may be taken."""
+        """Wait until a message of this size may be accepted."""
         while True:
             if not self._open:
                 raise ConnectionClosed(self._why_closed())
@@ -314,7 +315,7 @@ class Publisher(PendingAcks):
         self._finish(settled)
 
     def _send_due_soon(self) -> None:
-        """While messages are sent again newer ones join the queue; perhaps they may go already."""
+        """While messages are sent again, newer ones join the queue; they may already be due."""
         self._send_due()
 
     def _why_closed(self) -> str:
@@ -325,7 +326,7 @@ class Publisher(PendingAcks):
     async def _wait_connected(self, full: OutboundBufferFull) -> None:
         """Like a full window, but no ack will make room."""
         if self._flow.linked or not self._open:
-            return  # meanwhile, when a thread asks
+            return  # it changed meanwhile, when a thread asks
         try:
             async with asyncio.timeout(self._flow.ack_timeout):
                 await self._connected.wait()
@@ -366,6 +367,6 @@ def encode_options(
 
 
 async def publish_columns(publisher: Publisher, columns: Columns) -> AckBatch:
-    """``publish_many`` of messages that have at most an id for a header, at a fraction of its price; for our
-    own packages."""
+    """``publish_many`` for messages whose only header is an id, or that have none; at a fraction of the cost.
+    Internal to jetspark."""
     return await publisher._publish_columns(columns)

@@ -1,4 +1,4 @@
-"""What a pipelined publisher says of its messages as a whole: how many there were, and that some failed."""
+"""Totals of a pipelined publisher: counters, and the error that reports failed messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jetspark.errors import JetsparkError
 
 
 class PublishFailed(JetsparkError):
-    """Some messages of a pipelined publisher were not stored, or their fate is unknown.
+    """Some messages of a pipelined publisher were not stored, or it is unknown whether they were.
 
-    ``count`` of them; ``first`` is the first error. The future of each message has its own.
+    ``count`` is their number, ``first`` the first error. The future of each message has its own error.
     """
 
     def __init__(self, count: int, first: JetsparkError) -> None:
@@ -43,7 +43,7 @@ class PublisherStats:
     acked: int = 0
     """Messages stored, duplicates included."""
     duplicates: int = 0
-    """Acks that say the stream had the ``msg_id`` already."""
+    """Acks that say the stream already had the ``msg_id``."""
     failed: int = 0
     """Messages refused, timed out or lost with the connection."""
     resent: int = 0

@@ -1,1 +1,1 @@
-"""Subscriptions that make their consumer themselves (ADR-15, ADR-13): push, ordered push, pull."""
+"""Subscriptions that create their own consumer (ADR-15, ADR-13): push, ordered push, pull."""

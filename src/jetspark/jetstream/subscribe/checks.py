@@ -1,8 +1,9 @@
 """The checks of the subscribe workflow (ADR-15 "Configuration", "Push Consumer active information and queue
-group binding", "Other checks"). Pure functions of what the user asked for and what the server has.
+group binding", "Other checks"). Pure functions of what the user requested and what the server has.
 
-Mistakes that show before anything is sent are :class:`~jetspark.errors.InvalidArgument`. A consumer that
-exists and does not fit is a :class:`IncompatibleConsumer`, one class for each way not to fit.
+Mistakes that can be found before anything is sent raise :class:`~jetspark.errors.InvalidArgument`. An
+existing consumer that does not match raises an :class:`IncompatibleConsumer`, with one subclass per kind of
+mismatch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class IncompatibleConsumer(ConsumeError):
-    """The consumer exists but is not what the subscription needs. Nothing was changed."""
+    """The consumer exists but does not match the subscription. Nothing was changed."""
 
     def __init__(self, info: ConsumerInfo, reason: str) -> None:
         super().__init__(f"consumer {info.name!r} of stream {info.stream_name!r} {reason}")
@@ -32,7 +33,7 @@ class IncompatibleConsumer(ConsumeError):
 
 
 class ConsumerInUse(IncompatibleConsumer):
-    """A second subscription to a push consumer that is not for a queue group; the server has one already."""
+    """A push consumer without a queue group already has a subscription; it allows only one."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         super().__init__(
@@ -43,7 +44,7 @@ class ConsumerInUse(IncompatibleConsumer):
 
 
 class QueueRequired(IncompatibleConsumer):
-    """A plain subscription to a consumer that was made for a queue group."""
+    """A plain subscription to a consumer that was created for a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         self.deliver_group = info.config.deliver_group or ""
@@ -51,7 +52,7 @@ class QueueRequired(IncompatibleConsumer):
 
 
 class QueueMismatch(IncompatibleConsumer):
-    """A queue subscription to a consumer that was made for another queue group."""
+    """A queue subscription to a consumer that was created for another queue group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
         self.deliver_group = info.config.deliver_group or ""
@@ -63,7 +64,7 @@ class QueueMismatch(IncompatibleConsumer):
 
 
 class NoDeliverGroup(IncompatibleConsumer):
-    """A queue subscription to a consumer that was made without a deliver group."""
+    """A queue subscription to a consumer that was created without a deliver group."""
 
     def __init__(self, info: ConsumerInfo, queue: str) -> None:
         self.queue = queue
@@ -75,7 +76,7 @@ class NoDeliverGroup(IncompatibleConsumer):
 
 
 class SubjectMismatch(IncompatibleConsumer):
-    """The consumer delivers other subjects than those that were subscribed to."""
+    """The consumer delivers other subjects than the subscription requests."""
 
     def __init__(self, info: ConsumerInfo, wanted: list[str], found: list[str]) -> None:
         self.wanted = wanted
@@ -94,31 +95,31 @@ class PullRequired(IncompatibleConsumer):
 
 
 class QueueFlowControl(IncompatibleConsumer):
-    """The consumer has flow control, which can't work over a queue group."""
+    """The consumer has flow control, which can't work with a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         super().__init__(
             info,
             "has flow_control, which the server would send to random members of a queue group: "
-            "make one without it",
+            "create one without it",
         )
 
 
 class QueueHeartbeat(IncompatibleConsumer):
-    """The consumer has idle heartbeats, which can't work over a queue group."""
+    """The consumer has idle heartbeats, which can't work with a queue group."""
 
     def __init__(self, info: ConsumerInfo) -> None:
         super().__init__(
             info,
             "has idle_heartbeat, which the server would send to random members of a queue group: "
-            "make one without it",
+            "create one without it",
         )
 
 
 class ConsumerConfigMismatch(IncompatibleConsumer):
-    """The consumer's config differs from the one given, which a subscription does not apply.
+    """The consumer's config differs from the one given; a subscription does not change existing consumers.
 
-    ``differences``: field -> (what was asked for, what the consumer has).
+    ``differences``: field -> (requested value, the consumer's value).
     """
 
     def __init__(self, info: ConsumerInfo, differences: dict[str, tuple[Any, Any]]) -> None:
@@ -135,19 +136,19 @@ class ConsumerConfigMismatch(IncompatibleConsumer):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a subscription asks for, after the checks that need no server."""
+    """The request of a subscription, after the checks that need no server."""
 
     subject: str
     queue: str
-    #: Of the consumer to look for; None: make one with a name of its own.
+    #: Name of the consumer to look up; None: create one with a generated name.
     name: str | None
-    #: Whether it must exist.
+    #: Whether the consumer must exist.
     bind: bool
-    #: What to make when it does not, without a deliver subject unless the user chose one.
+    #: Config for creating it if it does not exist; without a deliver subject unless the user chose one.
     config: ConsumerConfig
-    #: Fields of the config that the user has chosen, to be compared with an existing consumer.
+    #: Fields of the config that the user has set, to be compared with an existing consumer.
     chosen: frozenset[str]
-    #: Whether the end of the subscription deletes the consumer, when it was made for it.
+    #: Whether the end of the subscription deletes the consumer, if it was created for the subscription.
     delete: bool
 
 
@@ -166,7 +167,7 @@ def check_options(
     opt_start_time: datetime | None,
     delete_on_close: bool | None = None,
 ) -> Wish:
-    """Refuse outright what can't work (ADR-15 "Configuration"), and say what is wanted."""
+    """Refuse requests that can't work (ADR-15 "Configuration"); returns what the user wants."""
     if subject:
         validate_filter(subject)
     elif not stream:
@@ -225,15 +226,15 @@ _ORDERED = frozenset(
 
 
 def check_ordered(wish: Wish) -> None:
-    """An ordered subscription makes its consumers itself: what goes with that and what does not."""
+    """Check the options of an ordered subscription, which creates its own consumers."""
     if wish.name is not None:
         field = "consumer" if wish.bind else "queue" if wish.queue else "durable"
         raise InvalidArgument(
-            field, wish.name, "does not go with ordered=True, which makes consumers of its own"
+            field, wish.name, "does not go with ordered=True, which creates its own consumers"
         )
     for field in sorted(wish.chosen - _ORDERED):
         raise InvalidArgument(field, getattr(wish.config, field), "can't be set with ordered=True")
-    # Explicit is what a config says when nobody chose.
+    # Explicit is the default of a config, so it does not mean that the user chose it.
     if wish.config.ack_policy not in (AckPolicy.EXPLICIT, AckPolicy.NONE):
         raise InvalidArgument("ack_policy", wish.config.ack_policy.value, "is 'none' with ordered=True")
     if not wish.delete:
@@ -243,8 +244,8 @@ def check_ordered(wish: Wish) -> None:
 
 
 def _delete(delete_on_close: bool | None, queue: str, config: ConsumerConfig) -> bool:
-    """ADR-15 deletes whatever the library made. We keep a durable unless asked: its place in the stream is
-    what it is for. A consumer of a queue group stays, since other members may still use it."""
+    """ADR-15 deletes whatever the library created. We keep a durable unless asked, because its purpose is to
+    keep its place in the stream. A consumer of a queue group stays, since other members may still use it."""
     if delete_on_close is None:
         return not queue and not config.durable_name
     check_flag("delete_on_close", delete_on_close)
@@ -302,7 +303,7 @@ def _name(queue: str, durable: str | None, config: ConsumerConfig) -> str | None
             raise InvalidArgument("durable", durable, f"the config names it {name!r}")
         return durable
     if name is None and queue:
-        # ADR-15 "Queue name": else each member would have a consumer of its own, and get every message.
+        # ADR-15 "Queue name": otherwise each member would have its own consumer, and get every message.
         check_name("queue", queue)
         return queue
     return name
@@ -320,17 +321,18 @@ def _with_filter(config: ConsumerConfig, subject: str | None) -> ConsumerConfig:
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:
-    """The filters of a config, in whichever form."""
+    """The filters of a config, given in either form."""
     return [config.filter_subject] if config.filter_subject else list(config.filter_subjects or [])
 
 
 def check_binding(info: ConsumerInfo, wish: Wish) -> None:
-    """Whether a subscription may use this consumer; else the :class:`IncompatibleConsumer` that says why."""
+    """Raise the :class:`IncompatibleConsumer` that says why a subscription can't use this consumer, if
+    any."""
     found, queue = info.config, wish.queue
     if not found.deliver_subject:
         raise PullRequired(info)
     check_active(info, queue)
-    # With filter_subjects as with one: more or fewer messages than asked for are worse than an error.
+    # With filter_subjects as with one: more or fewer messages than requested are worse than an error.
     have, wanted = filters_of(found), filters_of(wish.config)
     if have and wanted and set(have) != set(wanted):
         raise SubjectMismatch(info, wanted, have)
@@ -338,7 +340,7 @@ def check_binding(info: ConsumerInfo, wish: Wish) -> None:
     for field in sorted(wish.chosen):
         asked, has = getattr(wish.config, field), getattr(found, field)
         if field == "metadata":
-            # The server adds keys of its own.
+            # The server adds its own keys.
             has = {key: value for key, value in (has or {}).items() if key in asked}
         if asked != has and (_is_set(asked) or _is_set(has)):
             differences[field] = (asked, has)
@@ -364,7 +366,7 @@ def check_active(info: ConsumerInfo, queue: str) -> None:
 
 
 def _chosen(config: ConsumerConfig | None) -> set[str]:
-    """What the user's config says. Its policies have no unset value: a config says all of them."""
+    """The fields that the user's config sets. Policies have no unset value, so they always count as set."""
     if config is None:
         return set()
     default = ConsumerConfig()
@@ -375,7 +377,7 @@ def _chosen(config: ConsumerConfig | None) -> set[str]:
 
 
 def _is_set(value: Any) -> bool:
-    """None, zero and empty all mean the server's default."""
+    """Whether it is set: None, zero and empty all mean the server's default."""
     return bool(getattr(value, "ns", value))
 
 
@@ -384,7 +386,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-# The name is how it was found; groups and filters have errors of their own.
+# The consumer was found by its name; groups and filters have their own errors.
 _NOT_COMPARED = frozenset(
     {
         "name",

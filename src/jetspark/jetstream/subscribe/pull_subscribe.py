@@ -1,12 +1,12 @@
 """Pull subscribe (ADR-13): a subject in, lists of messages out.
 
-The older way to consume, for code that thinks in subscriptions. ``fetch`` of one message is one request that
-waits. ``fetch`` of several takes what is there, and only when there is nothing waits for the first. ADR-13
-describes two requests for that; servers since 2.7.1, and so all that we support, take both in one
-(``no_wait`` with ``expires``).
+The older way to consume, for code that is built around subscriptions. A ``fetch`` of one message is one
+request that waits. A ``fetch`` of several takes what is available, and waits for the first message only when
+there is none. ADR-13 describes two requests for that. Servers since 2.7.1, and so all that we support, accept
+both in one request (``no_wait`` with ``expires``).
 
-Each fetch has an inbox of its own instead of the one for all that ADR-13 sketches for single messages:
-messages come under their own subject, so with a shared inbox a late answer can't be told from the right one.
+Each fetch has its own inbox, instead of the shared one that ADR-13 sketches for single messages: messages
+arrive under their own subject, so with a shared inbox a late message can't be told from the right one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# The request ends on the server a moment before ``timeout`` (ADR-13), so that the answer is here in time.
+# The request ends on the server slightly before ``timeout`` (ADR-13), so that the reply arrives in time.
 _MARGIN = 0.01
 
 
@@ -40,7 +40,7 @@ logger = get_logger("jetstream")
 
 
 class PullSubscriptionClosed(ConsumeError):
-    """The pull subscription was unsubscribed, or has delivered the messages it was limited to."""
+    """The pull subscription was unsubscribed, or has delivered its maximum number of messages."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"the pull subscription to {subject!r} is closed; call pull_subscribe again")
@@ -64,7 +64,7 @@ class SubscriptionFetch(Fetch):
 
 
 class PullSubscription:
-    """A pull subscription: ``fetch`` lists of messages. Made by ``js.pull_subscribe``.
+    """A pull subscription: ``fetch`` lists of messages. Returned by ``js.pull_subscribe``.
 
     As a context manager it unsubscribes at the end.
     """
@@ -81,7 +81,7 @@ class PullSubscription:
 
     @property
     def subject(self) -> str:
-        """The subject that was subscribed to; empty for all subjects of the consumer."""
+        """The subject of the subscription; empty for all subjects of the consumer."""
         return self._subject
 
     @property
@@ -91,7 +91,7 @@ class PullSubscription:
 
     @property
     def pending(self) -> int:
-        """Messages received and not handed out: those of a fetch that was cancelled."""
+        """Messages received and not handed out: those of a cancelled fetch."""
         return len(self._stash) + sum(len(sink.buffer) for sink in self._active)
 
     @property
@@ -117,12 +117,13 @@ class PullSubscription:
         await self.unsubscribe()
 
     async def fetch(self, batch: int = 1, timeout: float = 5.0) -> MessageBatch:
-        """At most ``batch`` messages: those that are there, else waiting ``timeout`` seconds for the first.
+        """At most ``batch`` messages: those available now; if there are none, waits for the first.
 
-        An empty list means that the server had nothing in that time. An error of the server (consumer
-        deleted, a limit of the consumer), and no answer at all (:class:`NotConnected`,
-        :class:`PullUnanswered`, 1 to 5 s after ``timeout``), is raised, or is the ``error`` of the list when
-        messages came before it; it is never among the messages. Cancelling it loses no message.
+        It waits up to ``timeout`` seconds. An empty list means that the server had nothing in that time.
+        Errors of the server (consumer deleted, a limit of the consumer) and a missing reply
+        (:class:`NotConnected`, :class:`PullUnanswered`, 1 to 5 s after ``timeout``) are raised. If messages
+        came before the error, it is the ``error`` of the list instead; it is never among the messages.
+        Cancelling it loses no message.
         """
         if self._closed:
             raise PullSubscriptionClosed(self._subject)
@@ -132,7 +133,7 @@ class PullSubscription:
             raise InvalidArgument("timeout", timeout, "must be a positive number of seconds")
         if self._limit:
             batch = min(batch, self._limit - self._delivered)
-        # A single message is there or has to be waited for.
+        # A single message is either available or has to be waited for.
         options = FetchOptions(
             max_messages=batch, expires=max(timeout - _MARGIN, timeout / 2), no_wait=batch > 1
         )
@@ -148,10 +149,10 @@ class PullSubscription:
         return found
 
     async def unsubscribe(self, max_messages: int = 0) -> None:
-        """End now, or after ``max_messages`` in all.
+        """End now, or after ``max_messages`` in total.
 
-        A fetch under way returns what it has, and raises :class:`PullSubscriptionClosed` when that is
-        nothing. An ephemeral consumer that ``pull_subscribe`` made is deleted;
+        A running fetch returns what it has, or raises :class:`PullSubscriptionClosed` if it has
+        nothing. An ephemeral consumer that ``pull_subscribe`` created is deleted;
         durable ones and those it was bound to stay.
         """
         if not is_whole(max_messages, 0):
@@ -165,7 +166,7 @@ class PullSubscription:
         for sink in list(self._active):
             sink._finish(PullSubscriptionClosed(self._subject), discard=False)
         if self._owned and self._consumer._target.core.is_connected:
-            with contextlib.suppress(ConsumerNotFound):  # its inactive_threshold was faster
+            with contextlib.suppress(ConsumerNotFound):  # inactive_threshold was faster
                 await self._consumer.delete()
 
     async def consumer_info(self) -> ConsumerInfo:
@@ -182,7 +183,7 @@ async def pull_subscribe(
     consumer: str | None,
     config: ConsumerConfig | None,
 ) -> PullSubscription:
-    """Find the stream, then find or make the consumer."""
+    """Find the stream, then find or create the consumer."""
     if subject:
         validate_filter(subject)
     if consumer is not None:
@@ -209,16 +210,16 @@ async def pull_subscribe(
         try:
             handle = await js.create_consumer(stream, wanted)
         except ConsumerExists:
-            handle = await js.get_consumer(stream, name)  # somebody made it in between
+            handle = await js.get_consumer(stream, name)  # another client created it in between
     _check_fits(handle, subject, wanted)
     return PullSubscription(handle, subject or "", owned=False)
 
 
 async def _bind(js: ConsumerHome, stream: str, consumer: str, subject: str | None) -> Consumer:
-    """A named consumer. ADR-15 'Consumer name': pulling works without the look-up, so it may fail.
+    """A named consumer. ADR-15 'Consumer name': pulling works without the lookup, so it may fail.
 
-    That is so for consumers of other accounts, whose export may hold nothing but the request for messages.
-    That there is no such consumer is an answer, and an error.
+    It fails for consumers of other accounts, if their export contains only the request for messages.
+    A reply that there is no such consumer is an error.
     """
     try:
         handle = await js.get_consumer(stream, consumer)
@@ -237,7 +238,7 @@ async def _bind(js: ConsumerHome, stream: str, consumer: str, subject: str | Non
 
 
 def _wanted(config: ConsumerConfig, subject: str | None, durable: str | None) -> ConsumerConfig:
-    """The config of the consumer to make. ADR-13 and ADR-15 say what a pull subscription can't have."""
+    """The config of the consumer to create. ADR-13 and ADR-15 say what a pull subscription can't have."""
     if config.is_push:
         raise InvalidArgument(
             "deliver_subject", config.deliver_subject, "makes a push consumer; leave it out to pull"
@@ -265,7 +266,7 @@ def _filters(config: ConsumerConfig) -> list[str]:
 
 
 def _check_fits(handle: Consumer, subject: str | None, wanted: ConsumerConfig) -> None:
-    """An existing consumer must be what the caller expects: other messages than asked for are worse than an
+    """An existing consumer must be what the caller expects: other messages than requested are worse than an
     error."""
     found = handle.config
     if found.is_push:
@@ -290,12 +291,12 @@ def _check_fits(handle: Consumer, subject: str | None, wanted: ConsumerConfig) -
             )
 
 
-# Names were compared by finding it, filters above, and the server adds metadata of its own.
+# The consumer was found by its name, filters are compared above, and the server adds its own metadata.
 _NOT_COMPARED = frozenset(
     {"name", "durable_name", "filter_subject", "filter_subjects", "metadata", "extra", "pause_until"}
 )
 
 
 def stash_of(subscription: PullSubscription) -> Stash:
-    """Where the messages of a fetch go that are not taken; for our own packages."""
+    """Where messages of a fetch go that are not taken. Internal to jetspark."""
     return subscription._stash

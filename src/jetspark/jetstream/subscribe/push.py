@@ -1,15 +1,14 @@
-"""The driver of the push machine: what a push consumer sends, buffered until somebody takes it.
+"""The driver of the push machine: messages of a push consumer, buffered until a reader takes them.
 
-Most of it is in :class:`~jetspark.jetstream.consume.flow_sink.FlowSink`. Here are the two things that pushing
-needs.
+Most of it is in :class:`~jetspark.jetstream.consume.flow_sink.FlowSink`. This module adds what pushing needs.
 
-**Flow control by position** (ADR-15 "Flow Control"). A request of the server is answered when it would have
-been handed to the user had it been a message: at its place in the buffer, when the reader comes for what is
-behind it. ``mark`` tells readers at which length of the buffer that is, so a message costs no more than its
-place in the deque. With nobody reading, nothing is answered and the server stops at its window; that is what
-bounds the memory.
+**Flow control by position** (ADR-15 "Flow Control"). A flow-control request is answered when it would have
+been handed to the user had it been a message: at its place in the buffer, when the reader asks for what
+follows it. ``mark`` tells readers at which length of the buffer that is, so a message costs no more than its
+place in the deque. Without a reader nothing is answered, and the server stops at its window. That
+limits the memory.
 
-**Limits** apply only without flow control: past them the newest messages are dropped with a
+**Limits** apply only without flow control: above them the newest messages are dropped with a
 :class:`~jetspark.connection.events.SlowConsumer` event, as with core subscriptions. With acks the server
 delivers them again.
 """
@@ -48,10 +47,10 @@ if TYPE_CHECKING:
 logger = get_logger("jetstream")
 
 ACK_PREFIX = "$JS.ACK."
-# No request waits: a mark that no buffer is short enough for.
+# No request is waiting: a mark that no buffer length reaches.
 _NEVER = -(1 << 62)
 _ALL = 1 << 62
-# Errors kept for a reader that does not come.
+# Maximum number of errors kept while there is no reader.
 _MAX_TROUBLE = 1000
 
 
@@ -59,16 +58,16 @@ _MAX_TROUBLE = 1000
 class PushOptions:
     """How to receive from a push consumer; the rest is the consumer's own config."""
 
-    #: Times the idle heartbeat without a sign of life before the alarm; above 1.
+    #: The alarm is raised after this many idle-heartbeat intervals of silence; above 1.
     alarm_factor: float = DEFAULT_ALARM_FACTOR
-    #: Buffered messages and bytes at which new ones are dropped; 0 is no limit. Not with flow control.
+    #: Buffered messages and bytes at which new ones are dropped; 0 means no limit. Not with flow control.
     pending_messages_limit: int = DEFAULT_PENDING_MESSAGES
     pending_bytes_limit: int = DEFAULT_PENDING_BYTES
-    #: End after so many messages.
+    #: End after this many messages.
     stop_after: int | None = None
-    #: Whether errors that the server sends wait for the reader (else they are warnings).
+    #: Whether errors from the server wait for the reader (otherwise they are warnings).
     raises: bool = False
-    # As in PullOptions: threads report what they have taken whenever it is a sixteenth of this.
+    # As in PullOptions: threads report what they have taken in steps of a sixteenth of this.
     max_messages: int | None = None
     buffer_messages: int = 2048
 
@@ -82,7 +81,7 @@ class PushOptions:
 
 
 class PushTarget:
-    """What a push sink needs to know of its consumer. Also the owner of the messages it brings."""
+    """What a push sink needs to know about its consumer. Also the owner of the messages it receives."""
 
     def __init__(
         self,
@@ -100,10 +99,10 @@ class PushTarget:
         self.api_timeout = api_timeout
         self.subject = config.deliver_subject or ""
         self.queue = config.deliver_group or ""
-        # A queue group has none; where the consumer says otherwise, the checks refuse it.
+        # A queue group has no heartbeats; if the consumer's config has them, the checks refuse it.
         self.heartbeat = config.idle_heartbeat.ns / 1e9 if config.idle_heartbeat and not self.queue else 0.0
         self.flow_control = bool(config.flow_control)
-        # 1 for a consumer that was made for this subscription; None when it may be anywhere.
+        # 1 for a consumer that was created for this subscription; None when it may be at any position.
         self.first_sequence = first_sequence
 
 
@@ -124,19 +123,19 @@ class PushSink(FlowSink):
         self.mark = _NEVER
         #: Messages dropped because the pending limits were reached.
         self.dropped = 0
-        #: (messages received before it, error): what the server sent for the reader to hear of.
+        #: (messages received before it, error): errors from the server, to be raised to the reader.
         self.trouble: deque[tuple[int, JetsparkError]] = deque()
         self._completed = 0
         self._left = options.stop_after
         self._answered = ""
-        # How often the connection had written when the last answer was put into its outbox.
+        # The connection's write count when the last reply was put into its outbox.
         self._answered_at = -1
         self._dropping = False
         self._runs: deque[tuple[int, int]] = deque()
         self._bytes = 0
         self._run_bytes = 0
         self._draining: asyncio.Task[None] | None = None
-        #: Asks the server for the consumer before subscribing to it.
+        #: Looks the consumer up on the server before subscribing to it.
         self.look_up: Callable[[], Awaitable[ConsumerInfo]] | None = None
         #: (stream, consumer), once known.
         self.names: tuple[str, str] | None = None
@@ -164,7 +163,7 @@ class PushSink(FlowSink):
     # Life
 
     async def open(self) -> None:
-        """Subscribe to the consumer as it is now, unless somebody else has (ADR-15)."""
+        """Subscribe to the consumer in its current state, unless it already has a subscription (ADR-15)."""
         if self.look_up is not None:
             info = await self.look_up()
             if not info.config.deliver_subject:
@@ -174,7 +173,7 @@ class PushSink(FlowSink):
             self._aim(PushTarget(self.core, info.config, api_timeout=timeout, message=message))
         self.start()
         try:
-            # Behind this the server delivers to us, or has refused to.
+            # Once the flush is confirmed, the server delivers to us or has refused to.
             await self.core.flush()
         except BaseException:
             self.stop()
@@ -183,7 +182,7 @@ class PushSink(FlowSink):
             raise self.error
 
     def limit_to(self, count: int) -> None:
-        """End after ``count`` messages in all since subscribing; what came beyond is dropped."""
+        """End after ``count`` messages in total since subscribing; messages beyond that are dropped."""
         excess = min(self.received - count, len(self.buffer))
         if excess > 0:
             self._drop_newest(excess)
@@ -209,10 +208,10 @@ class PushSink(FlowSink):
     async def _end_gently(self) -> None:
         core = self.core
         try:
-            # Without a link nothing is on its way to us, and there is nothing to wait for.
+            # Without a link nothing is on its way to us, so there is nothing to wait for.
             if core.link is not None:
                 core.router.unsubscribe(self)
-                # The PONG comes after every message the server had sent for us.
+                # The PONG comes after every message that the server had sent to us.
                 with contextlib.suppress(ConnectionLost, ConnectionClosed):
                     await core.flush()
         except JetsparkError as error:
@@ -232,11 +231,11 @@ class PushSink(FlowSink):
         return _ALL
 
     def report(self) -> None:
-        """A reader has just taken a message, or is back for more and there is none."""
+        """A reader has just taken a message, or asks for more and there is none."""
         self._settle(1 if self.buffer else 0)
 
     def _is_awaited(self) -> bool:
-        """Whether a reader waits for the next message."""
+        """Whether a reader is waiting for the next message."""
         return bool(self._waiters)
 
     def next_trouble(self) -> JetsparkError | None:
@@ -246,7 +245,7 @@ class PushSink(FlowSink):
         return None
 
     def _settle(self, in_hand: int) -> None:
-        """Tell the machine what is processed: all that was taken but what the user works on right now."""
+        """Report as processed everything that was taken, except what the user is working on."""
         completed = self.received - len(self.buffer) - in_hand
         count = completed - self._completed
         if count > 0:
@@ -257,7 +256,7 @@ class PushSink(FlowSink):
 
     def _set_mark(self) -> None:
         position = self.flow.next_answer
-        # One message further than the request: it is due when the reader comes for what is behind it.
+        # One message after the request: the reply is due when the reader asks for what follows it.
         self.mark = _NEVER if position is None else self.received - position - 1
 
     # What the connection calls
@@ -274,12 +273,12 @@ class PushSink(FlowSink):
     # Internals
 
     def _may_be_status(self, item: Any) -> bool:
-        # A flow control request has a reply as well; only an ack reply makes a message of the stream.
+        # A flow-control request also has a reply; only an ack reply identifies a message of the stream.
         return not item.data and not item.reply.startswith(ACK_PREFIX)
 
     def on_status(self, status: Status) -> None:
         if status.kind is Kind.FLOW_CONTROL or (status.kind is Kind.HEARTBEAT and status.stalled):
-            # When somebody waits, the request would be handed out at once.
+            # If a reader is waiting, the request would be handed out immediately.
             self._settle(0 if self._is_awaited() else 1)
             super().on_status(status)
             self._set_mark()
@@ -307,7 +306,7 @@ class PushSink(FlowSink):
             self._perform(actions)
 
     def _accept(self, items: list[Any]) -> None:
-        """Put messages that the machine knows of into the buffer, as far as there is room."""
+        """Put messages that the machine knows about into the buffer, as far as there is room."""
         count = len(items)
         if self._bounded:
             items = self._fit(items)
@@ -318,22 +317,22 @@ class PushSink(FlowSink):
         if items:
             self._enqueue(items)
         if len(items) < count:
-            # Dropped: as good as processed to the machine, which counts what it was told of.
+            # Dropped messages count as processed for the machine, because it was told about them.
             self.flow.on_processed(count - len(items), self._now())
         if self._left == 0:
             self._finish(None, discard=False)
 
     def _without_strangers(self, items: list[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
-        """The ends do not fit: either messages were lost, or somebody else publishes to the subject.
+        """The ends do not match: either messages were lost, or another client publishes to the subject.
 
-        The messages that are ours, and the consumer and stream sequence of each.
+        Returns the consumer's messages, and the consumer and stream sequence of each.
         """
         ours, keys = [], []
         for item in items:
             try:
                 keys.append(sequences(item.reply))
             except NotJetStreamMessage as error:
-                # ADR-15 "JSAck": not a message of JetStream, and to be raised as an error.
+                # ADR-15 "JSAck": not a JetStream message; raised as an error.
                 self._perform((Raise(error),))
             else:
                 ours.append(item)
@@ -349,7 +348,7 @@ class PushSink(FlowSink):
         else:
             self._dropping = False
         if bytes_limit and items:
-            # The bytes of a chunk are counted once, with its first stretch.
+            # The bytes of a chunk are counted once, with its first run.
             self._run_bytes = 0
             self._bytes += size
             self._runs.append((self.received + len(items), size))
@@ -379,7 +378,7 @@ class PushSink(FlowSink):
         return items[:kept], used
 
     def _settled_bytes(self) -> int:
-        """Bytes of what is buffered, in whole chunks."""
+        """Bytes of the buffered messages, in whole chunks."""
         taken, runs = self.received - len(self.buffer), self._runs
         while runs and runs[0][0] <= taken:
             self._bytes -= runs.popleft()[1]
@@ -399,8 +398,9 @@ class PushSink(FlowSink):
     def _answer(self, subject: str) -> None:
         core = self.core
         if core.outbox.is_behind and core.outbox.writes == self._answered_at:
-            # An answer waits in the outbox already, and an honest server asks for one at a time: one that
-            # asks and never reads must not make us hoard answers. A heartbeat that says "stalled" asks again.
+            # A reply is already waiting in the outbox, and a correct server sends one request at a time. A
+            # server that sends requests and never reads must not make us accumulate replies. A heartbeat that
+            # says "stalled" requests the reply again.
             return
         try:
             core.outbox.publish(subject)
@@ -414,7 +414,7 @@ class PushSink(FlowSink):
     def _raise(self, error: JetsparkError) -> None:
         if self.options.raises:
             if len(self.trouble) >= _MAX_TROUBLE:
-                return  # nobody reads; the ones that wait say it all
+                return  # there is no reader; the errors already queued are enough
             self.trouble.append((self.received, error))
             self._wake()
         else:
@@ -432,7 +432,7 @@ Stretch = tuple[int, int, int, int]
 
 
 def _whole(items: list[Any]) -> Stretch | None:
-    """All of them as one stretch; None when their ends do not fit. Sequences only ever increase."""
+    """All messages as one run; None when their ends do not match. Sequences always increase."""
     count = len(items)
     try:
         first, stream_seq = sequences(items[0].reply)
@@ -443,7 +443,7 @@ def _whole(items: list[Any]) -> Stretch | None:
 
 
 def _stretches(keys: list[tuple[int, int]]) -> Iterator[Stretch]:
-    """Cut at each hole in the consumer sequence."""
+    """Split at each gap in the consumer sequence."""
     begin = 0
     for end in range(1, len(keys) + 1):
         if end == len(keys) or keys[end][0] != keys[end - 1][0] + 1:

@@ -1,10 +1,10 @@
 """Ordered push consumers: each message once and in order, pushed, without acks, whatever happens.
 
-:class:`~jetspark.jetstream.flow.ordered.OrderedFlow` decides when the consumer is to be replaced, and
-:class:`~jetspark.jetstream.consume.ordered_chain.OrderedChain` makes and deletes them, as for ordered pull
-consumers. Here is the sink that they push to. Each consumer gets an inbox of its own, subscribed before it is
-made. The server pushes as soon as it exists, often before the answer to its creation is read: what comes that
-early is held until then.
+:class:`~jetspark.jetstream.flow.ordered.OrderedFlow` decides when the consumer must be replaced, and
+:class:`~jetspark.jetstream.consume.ordered_chain.OrderedChain` creates and deletes consumers, as for ordered
+pull consumers. This module has the sink that they push to. Each consumer has its own inbox, subscribed before
+the consumer is created. The server pushes as soon as the consumer exists, often before the reply to its
+creation is read: messages that arrive that early are held until then.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from jetspark.jetstream.flow.actions import Actions, CreateConsumer
     from jetspark.jetstream.home import Home
 
-#: Seconds; ordered consumers always have heartbeats, because they are how lost messages are noticed.
+#: Seconds. Ordered consumers always have heartbeats, because they reveal lost messages.
 DEFAULT_HEARTBEAT = 5.0
-# Deleted when done; this is for clients that vanish.
+# The consumer is deleted when done; this is for clients that disappear.
 _INACTIVE_THRESHOLD = 30.0
 
 
 class OrderedPushSink(PushSink):
-    """What the current consumer of the chain pushes, in order."""
+    """The messages that the chain's current consumer pushes, in order."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class OrderedPushSink(PushSink):
         return not self.done and self._draining is None
 
     def pause(self) -> None:
-        """The consumer is doubtful: no alarm, no answers."""
+        """The consumer is in doubt: no alarm, no replies."""
         if not self.done:
             self._perform(self.flow.on_disconnect(self._now()))
             self._arm()
 
     def renew(self) -> None:
-        """A new inbox for the next consumer; what still comes for the old one has nowhere to go."""
+        """Use a new inbox for the next consumer; messages that still arrive for the old one are dropped."""
         self._held.clear()
         self.core.router.remove(self)
         self.subject = self.core.new_inbox()
@@ -84,7 +84,7 @@ class OrderedPushSink(PushSink):
         held, self._held = self._held, []
         for items, nbytes in held:
             if self.serial != self._ordered.serial or self._ordered.state is not OrderedState.ACTIVE:
-                break  # a hole among them: the rest is of a consumer that is given up
+                break  # a gap among them: the rest belongs to an abandoned consumer
             super().deliver(items, nbytes)
         self._arm()
 
@@ -113,7 +113,7 @@ class OrderedPushSink(PushSink):
         if status.kind is Kind.HEARTBEAT:
             self._chain.perform(ordered.on_heartbeat(self.serial, status.last_consumer_seq, now))
             if ordered.state is not OrderedState.ACTIVE:
-                return  # it told of lost messages
+                return  # it revealed lost messages
         super().on_status(status)
 
     # Internals
@@ -124,7 +124,7 @@ class OrderedPushSink(PushSink):
         keep, actions = _in_order(self._ordered, self.serial, items, self._now())
         if keep:
             first, last, _ = ends_of(keep)
-            # The machine of the order has found no hole before them or between them.
+            # The order machine has found no gap before or between them.
             self._perform(self.flow.on_messages(len(keep), first, last, 0, self._now()))
             self._accept(keep)
         self._chain.perform(actions)
@@ -147,7 +147,7 @@ class OrderedPushSink(PushSink):
 
 
 class OrderedPushChain(OrderedChain):
-    """A chain of consumers that push to the inbox of the sink."""
+    """A chain of consumers that push to the sink's inbox."""
 
     def __init__(self, js: Home, stream: str, config: OrderedConsumerConfig, heartbeat: float) -> None:
         super().__init__(js, stream, config)
@@ -170,7 +170,7 @@ class OrderedPushChain(OrderedChain):
         if isinstance(sink, OrderedPushSink) and create.serial == self.flow.serial:
             inbox = sink.subject
         else:
-            # Overtaken while its creation waited: it must not push into the inbox of its successor.
+            # Superseded while its creation was waiting: it must not push into the inbox of its successor.
             inbox = self._core.new_inbox()
         config = super()._consumer_config(create)
         return config.replace(
@@ -181,7 +181,7 @@ class OrderedPushChain(OrderedChain):
 async def subscribe_ordered(
     subscription: PushSubscription, stream: str | None, wish: Wish, options: PushOptions
 ) -> PushSubscription:
-    """Make the chain and its first consumer, so that mistakes show at once."""
+    """Create the chain and its first consumer, so that mistakes show immediately."""
     check_ordered(wish)
     js, config = subscription._js, wish.config
     policy, heartbeat = config.deliver_policy, config.idle_heartbeat
@@ -216,7 +216,7 @@ async def subscribe_ordered(
 
 
 def _in_order(flow: OrderedFlow, serial: int, items: list[Any], now: float) -> tuple[list[Any], Actions]:
-    """Those of the messages that are next in order, and what the machine wants done about the rest."""
+    """The messages that are next in order, and the machine's actions for the rest."""
     try:
         first, last, stream_seq = ends_of(items)
         verdict = flow.on_batch(first, last, stream_seq, len(items), serial, now)
@@ -232,7 +232,7 @@ def _in_order(flow: OrderedFlow, serial: int, items: list[Any], now: float) -> t
         try:
             keys.append((serial, *sequences(item.reply)))
         except NotJetStreamMessage:
-            continue  # somebody else published to our inbox
+            continue  # another client published to our inbox
         ours.append(item)
     keep, actions = flow.on_each(keys, now)
     return [ours[index] for index in keep], actions

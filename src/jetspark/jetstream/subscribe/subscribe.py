@@ -1,14 +1,15 @@
 """Subscribe (ADR-15): a subject in, messages of a push consumer out.
 
-The workflow, in the order of the document: mistakes are refused outright; the stream is found by the subject
-(exactly one must capture it); a consumer that was named, or a durable that exists, is looked up and checked;
-otherwise one is made, *after* the NATS subscription, so that the server can tell whether it is in use. When
-somebody else makes it in between, it is looked up and checked all the same, and the subscription moves to its
-real deliver subject.
+The workflow follows the order of the document. Mistakes are refused first. The stream is found by the subject
+(exactly one must capture it). A consumer that was named, or a durable that exists, is looked up and checked.
+Otherwise one is created, *after* the NATS subscription, so that the server can tell whether it is in use. If
+another client creates it in between, it is looked up and checked in the same way, and the subscription moves
+to its actual deliver subject.
 
-What the library made it deletes at the end of ``unsubscribe`` or ``drain``, unless it is durable or belongs
-to a queue group. ADR-15 deletes those too; ``delete_on_close=True`` does so for durables. What it found
-stays. Heartbeats, flow control and other statuses never reach the user ("Automatic Status Management").
+A consumer that the library created is deleted at the end of ``unsubscribe`` or ``drain``, unless it is
+durable or belongs to a queue group. ADR-15 deletes those too; ``delete_on_close=True`` does so for durables.
+A consumer that already existed stays. Heartbeats, flow control and other statuses never reach the user
+("Automatic Status Management").
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
 
 logger = get_logger("jetstream")
 
-#: Metadata of consumers made with a deliver subject of the user's choice: who made it.
+#: Metadata key for consumers with a deliver subject chosen by the user: identifies the creator.
 CREATOR = "jetspark.creator"
 # How many callbacks run before the event loop gets a turn to read, write and answer PINGs.
 _CALLBACKS_A_TURN = 512
 
 
 class PushSubscriptionClosed(ConsumeError):
-    """The push subscription was unsubscribed or drained, or has delivered what it was limited to."""
+    """The push subscription was unsubscribed or drained, or has delivered its maximum number of messages."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"the push subscription to {subject!r} is closed; call subscribe again")
@@ -60,17 +61,17 @@ class PushSubscriptionClosed(ConsumeError):
 
 
 class PushSubscription:
-    """A subscription to a push consumer. Made by ``js.subscribe``.
+    """A subscription to a push consumer. Returned by ``js.subscribe``.
 
-    Iterate it, call ``next``, or give ``subscribe`` a callback. With a callback each message is acked when
-    the callback returns, unless ``manual_ack``; when it raises the message is not acked, and delivered again.
-    What it raises is reported with its traceback, and goes to ``on_error`` or the connection's listener.
-    Without a callback acking is up to you.
+    Iterate over it, call ``next``, or give ``subscribe`` a callback. With a callback each message is acked
+    when the callback returns, unless ``manual_ack``. If the callback raises, the message is not acked, and is
+    delivered again; the exception is reported with its traceback, and passed to ``on_error`` or the
+    connection's listener. Without a callback your code does the acking.
 
-    What the server sends beside messages is dealt with here. Errors among it are raised by the iterator or
-    ``next`` at the place where they came, and the subscription stays. Missed heartbeats and lost messages go
-    to ``on_error``, or else to the connection's listener as :class:`ConsumerDisturbed`; with a callback the
-    errors too.
+    Statuses from the server are handled here. Errors among them are raised by the iterator or ``next`` at
+    their position among the messages, and the subscription stays. Missed heartbeats and lost messages go to
+    ``on_error``, or else to the connection's listener as :class:`ConsumerDisturbed`; with a callback the
+    errors do too.
 
     As a context manager it unsubscribes at the end. A durable consumer stays, with its place in the stream.
     """
@@ -96,9 +97,9 @@ class PushSubscription:
         self._on_error = on_error
         self._sink: PushSink | None = None
         self._info: ConsumerInfo | None = None
-        # Whether the consumer was made for this subscription and is to be deleted with it.
+        # Whether the consumer was created for this subscription and is to be deleted with it.
         self._owned = False
-        # Makes one consumer after the other, when they are ordered.
+        # Creates one consumer after the other, for an ordered subscription.
         self._chain: OrderedChain | None = None
         self._deleting: asyncio.Task[None] | None = None
         self._runner: asyncio.Task[None] | None = None
@@ -107,7 +108,7 @@ class PushSubscription:
 
     @property
     def subject(self) -> str:
-        """The subject that was subscribed to; empty for all subjects of the consumer."""
+        """The subject of the subscription; empty for all subjects of the consumer."""
         return self._subject
 
     @property
@@ -132,7 +133,7 @@ class PushSubscription:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The info of the consumer as of the last answer, without asking the server."""
+        """The info of the consumer from the last reply, without asking the server."""
         info = self._info if self._chain is None else self._chain.info
         assert info is not None
         return info
@@ -154,7 +155,7 @@ class PushSubscription:
 
     @property
     def closed(self) -> bool:
-        """Whether no further message will arrive. Buffered ones may still be there."""
+        """Whether no further message will arrive. There may still be buffered ones."""
         return self._started.done
 
     def __repr__(self) -> str:
@@ -210,8 +211,8 @@ class PushSubscription:
         """The next message, waiting at most ``timeout`` seconds (default: the connection's
         ``request_timeout``).
 
-        Raises :class:`RequestTimeout` when none came and :class:`PushSubscriptionClosed` when none can come
-        any more. Cancelling it loses no message.
+        Raises :class:`RequestTimeout` when none arrived, and :class:`PushSubscriptionClosed` when no more can
+        arrive. Cancelling it loses no message.
         """
         self._refuse_callback()
         self._started.takers.add(asyncio.current_task())
@@ -236,10 +237,10 @@ class PushSubscription:
     # The end
 
     async def unsubscribe(self, max_messages: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
+        """Stop now and drop buffered messages, or stop after ``max_messages`` in total since subscribing.
 
-        The consumer is deleted if ``subscribe`` made it and ``delete_on_close`` says so (by default when it
-        is ephemeral); it stays if it existed before. What goes wrong with that is raised. With
+        The consumer is deleted if ``subscribe`` created it and ``delete_on_close`` says so (by default if it
+        is ephemeral); it stays if it existed before. Errors of the deletion are raised. With
         ``max_messages`` it is deleted when the last message was taken, as with ``drain``.
         """
         if not is_whole(max_messages, 0):
@@ -262,14 +263,14 @@ class PushSubscription:
         await self._delete()
 
     async def drain(self) -> None:
-        """Stop receiving, but let user code have everything that has arrived.
+        """Stop receiving, but let user code process everything that has arrived.
 
-        Returns once the server has confirmed; with a callback, once the callback has seen every message
+        Returns once the server has confirmed; with a callback, once the callback has processed every message
         (:class:`DrainTimeout` after ``drain_timeout``). An iterator then yields the rest and ends.
 
-        A consumer that is to be deleted, see ``unsubscribe``, is deleted when the last message was processed:
-        when the callback has returned, or when the iterator has ended. If that fails, the connection's
-        listener gets :class:`ConsumerDeleteFailed`.
+        If the consumer is to be deleted, see ``unsubscribe``, that happens when the last message was
+        processed: when the callback has returned, or when the iterator has ended. If the deletion fails, the
+        connection's listener gets :class:`ConsumerDeleteFailed`.
         """
         await self._drain(asyncio.current_task())
 
@@ -289,13 +290,14 @@ class PushSubscription:
                     f"callback of {self._subject!r} left {len(sink.buffer)} messages "
                     f"after drain_timeout={timeout:g}s"
                 )
-        # A callback that drains its own subscription can't be waited for; the runner deletes behind it.
+        # A callback that drains its own subscription can't be waited for; the runner deletes the consumer
+        # after it.
         if self._deleting is not None and runner is not asker:
             await asyncio.wait([self._deleting])
 
     async def _drain_all(self, asker: asyncio.Task[Any] | None) -> None:
-        """The connection is drained: readers get what has arrived and can still ack it, then the consumer is
-        deleted if it is ours to delete."""
+        """The connection is draining: readers get the messages that have arrived and can still ack them. Then
+        the consumer is deleted if the subscription owns it."""
         sink, timeout = self._started, self._core.options.drain_timeout
         try:
             await self._drain(asker)
@@ -305,20 +307,20 @@ class PushSubscription:
                     f"one, after drain_timeout={timeout:g}s"
                 )
         except BaseException:
-            # Not drained in time: the consumer stays, with what was not processed.
+            # Not drained in time: the consumer stays, with the messages that were not processed.
             if self._owned:
                 error = DrainTimeout(f"not deleted: {len(sink.buffer)} messages were left to process")
                 self._core.emit(ConsumerDeleteFailed(self.stream_name, self.consumer_name, error))
             raise
         if asker is not None and self._runner is asker:
-            sink.buffer.clear()  # its callback can't be waited for, and can't ack them any more
-        # Also when nobody reads: what is buffered is lost with the connection.
+            sink.buffer.clear()  # its callback can't be waited for, and can no longer ack them
+        # Also without a reader: buffered messages are lost with the connection.
         if self._deleting is not None:
             await asyncio.wait([self._deleting])
         await self._delete_late()
 
     def _came_to_end(self) -> None:
-        """Everything was handed out and processed: time for the late deletion."""
+        """Everything was handed out and processed: now the consumer can be deleted."""
         if self._owned and self._deleting is None and not self._core.is_closed:
             self._deleting = self._core.loop.create_task(self._delete_late(), name="jetspark-consumer-delete")
             self._core.tasks.add(self._deleting)
@@ -354,7 +356,7 @@ class PushSubscription:
         return self._sink
 
     def _adopt(self, sink: PushSink, info: ConsumerInfo, *, owned: bool) -> None:
-        """The subscription is made: begin."""
+        """The subscription is complete: start."""
         self._sink, self._info, self._owned = sink, info, owned
         sink.names = (info.stream_name, info.name)
         sink.drain_all = self._drain_all
@@ -374,7 +376,7 @@ class PushSubscription:
             )
 
     def _end(self) -> JetsparkError | None:
-        """The error that ended it, once; None when the end was asked for."""
+        """The error that ended it; returned once. None when the end was requested."""
         sink = self._started
         if sink.error is None or sink.closed_by_user or self._raised:
             return None
@@ -385,7 +387,7 @@ class PushSubscription:
         if self._on_error is None:
             self._core.emit(ConsumerDisturbed(self._subject, error))
             return
-        # Messages, and with them warnings, may come before the subscription is complete.
+        # Messages, and with them warnings, may arrive before the subscription is complete.
         label = f"subscription to {self._subject!r}" if self._sink is None else self._sink.label
         what = f"on_error of {label} raised on {type(error).__name__}"
         call_listener(self._on_error, error, what, self._core.loop, self._listening)
@@ -419,7 +421,7 @@ class PushSubscription:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
                         raise
-                    # Not ours: something that the callback waited for was cancelled.
+                    # Not our own cancellation: something that the callback awaited was cancelled.
                     self._failed(error, message)
                 except Exception as error:
                     self._failed(error, message)
@@ -437,14 +439,14 @@ class PushSubscription:
 
 
 async def find_stream(js: Home, stream: str | None, subject: str) -> str:
-    """ADR-15 "Stream name": the one that was named, or the only one that captures the subject."""
+    """ADR-15 "Stream name": the stream that was named, or the only one that captures the subject."""
     return await js.stream_name_by_subject(subject) if stream is None else stream
 
 
 async def subscribe(
     subscription: PushSubscription, stream: str | None, wish: Wish, options: PushOptions
 ) -> PushSubscription:
-    """Find or make the consumer and begin."""
+    """Find or create the consumer, and start."""
     js = subscription._js
     stream = await find_stream(js, stream, wish.subject)
     if wish.name is not None:
@@ -459,8 +461,8 @@ async def subscribe(
     if not config.deliver_subject:
         config = config.replace(deliver_subject=js._core.new_inbox())
     elif wish.name is not None:
-        # Creating a consumer that exists with the very same config succeeds, so without an inbox to tell
-        # them apart two that race would both think that they made it.
+        # Creating a consumer that exists with exactly the same config succeeds. So without an inbox to tell
+        # them apart, two racing clients would both believe that they created it.
         config = config.replace(metadata={**(config.metadata or {}), CREATOR: next_nuid()})
     validate_consumer_config(config)
     sink = _new_sink(subscription, config, options, first_sequence=1)
@@ -471,16 +473,16 @@ async def subscribe(
         sink.stop()
         if wish.name is None:
             raise
-        # Somebody was faster: the same checks as if it had been there before.
+        # Another client was faster: apply the same checks as if it had existed before.
         return await _bind(subscription, await js._consumer_info(stream, wish.name), wish, options)
     except BaseException:
         sink.stop()
         raise
-    # A durable that can't be used was made for nothing.
+    # A durable that can't be used was created in vain.
     failed = sink.error is not None and not wish.queue
     subscription._adopt(sink, consumer.cached_info, owned=wish.delete or failed)
     if sink.error is not None:
-        # Refused by the server's permissions; the answer came behind that.
+        # Denied by the server's permissions; that error arrived before the reply.
         await subscription.unsubscribe()
         raise sink.error
     return subscription
