@@ -1,6 +1,6 @@
 """JetStream for Python and Spark.
 
-What a program types: ``connect`` and the objects that come from it, the configs and their enums. Beside it:
+What most programs need: ``connect`` and the objects it leads to, the configs and their enums. Beside that:
 :mod:`jetspark.errors` (every exception), :mod:`jetspark.events`, :mod:`jetspark.models` (what the server
 answers), :mod:`jetspark.advisories`, :mod:`jetspark.blocking`, :mod:`jetspark.arrow`, :mod:`jetspark.spark`,
 :mod:`jetspark.server`, :mod:`jetspark.tracing`, :mod:`jetspark.metrics`. Every other module is private.
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The imports above, for run time.
+# The same exports as the imports above, for run time.
 _EXPORTS = {
     "jetspark": "advisories errors events models",
     "jetspark._secret": "Secret",

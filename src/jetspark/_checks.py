@@ -1,4 +1,4 @@
-"""What an argument is, where ``isinstance`` is not enough: True and False are integers for Python."""
+"""Argument checks where ``isinstance`` is not enough: True and False are integers in Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 
 def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
-    """Whether it is an integer from ``least`` on, up to ``most`` if that is given; a bool is none."""
+    """Whether it is an integer of at least ``least``, and at most ``most`` if given; a bool is not."""
     return (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -16,10 +16,10 @@ def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[in
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number; a bool is none."""
+    """Whether it is a number; a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_positive(value: object) -> bool:
-    """Whether it is a number above 0, as most times must be."""
+    """Whether it is a number above 0, as most durations must be."""
     return is_number(value) and value > 0

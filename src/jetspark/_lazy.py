@@ -1,7 +1,7 @@
-"""Modules that load their parts when they are asked for (PEP 562).
+"""Modules that load their parts on first use (PEP 562).
 
-A program pays at its start for what it uses: ``import jetspark`` alone loads next to nothing, and
-``jetspark.connect`` loads the connection. One table says which module each name comes from; type checkers
+A program pays at startup only for what it uses: ``import jetspark`` alone loads next to nothing, and
+``jetspark.connect`` loads the connection. One table says which module each name comes from. Type checkers
 read the same imports from the module's ``if TYPE_CHECKING`` block, and a test keeps the two equal.
 """
 
@@ -21,8 +21,8 @@ def exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a module.
 
-    ``table``: by module, the names that it gives. Names under ``package`` itself are its submodules.
-    Classes that it defines are part of ``__all__`` too.
+    ``table``: for each module, the names that it provides. Names under ``package`` itself are its submodules.
+    Classes that the package defines itself are part of ``__all__`` too.
     """
     homes = {name: module for module, names in table.items() for name in names.split()}
     defined = [
@@ -35,7 +35,7 @@ def exports(
         home = homes.get(name)
         if home is not None and home != package:
             value = getattr(import_module(home), name)
-            # From now on it is found without us.
+            # Later look-ups find it without this function.
             setattr(sys.modules[package], name, value)
             return value
         # A module of the package, as if it had been imported with it.

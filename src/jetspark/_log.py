@@ -1,10 +1,10 @@
 """Logging: one logger for each package, with fields beside the text.
 
-No logger has a handler or a level of its own. So in a program that never sets up logging, warnings and errors
-go to stderr by way of Python's last-resort handler, and the rest is quiet.
+No logger has its own handler or level. So in a program that never sets up logging, warnings and errors go to
+stderr through Python's last-resort handler, and the rest is silent.
 
-Fields are attributes of the log record, as ``extra=`` makes them, and begin with ``nats_``: the names that
-records have already must not be taken.
+Fields are attributes of the log record, set with ``extra=``. They begin with ``nats_``, so that they do not
+clash with the attributes that records already have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def get_logger(package: str) -> logging.Logger:
 
 
 def fields(**values: object) -> dict[str, object]:
-    """The fields of a record, for ``extra=``. An exception becomes its text, beside its type."""
+    """The fields of a record, for ``extra=``. An exception becomes its text, with its type beside it."""
     found: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, BaseException):

@@ -1,4 +1,4 @@
-"""A value that must never be shown: passwords, tokens, seeds, JWTs; and functions that handle such text."""
+"""Values that must never be shown (passwords, tokens, seeds, JWTs), and functions that handle such text."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Secret:
     """Wraps a secret so that no ``repr``, ``str``, ``format``, ``vars`` or log record can show it.
 
     The value lives in a closure instead of an attribute: ``vars()``, ``dataclasses.asdict`` and
-    debuggers that print attributes have nothing to print. ``reveal()`` is the one way out, so a search
-    for that word lists every place where a secret leaves its wrapper.
+    debuggers that print attributes have nothing to print. ``reveal()`` is the only way to the value, so a
+    search for that word lists every place where a secret leaves its wrapper.
     """
 
     __slots__ = ("reveal",)
 
     def __init__(self, value: str) -> None:
-        # Keep the string itself out of the slots: only this function can reach it.
+        # Keep the string itself out of the slots: only this function has access to it.
         self.reveal: Callable[[], str] = lambda: value
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        # surrogatepass: secrets out of the environment may hold bytes that are not UTF-8, and the text of
+        # surrogatepass: secrets from the environment may contain bytes that are not UTF-8, and the text of
         # a UnicodeEncodeError would show them.
         mine, theirs = (one.reveal().encode("utf-8", "surrogatepass") for one in (self, other))
         return hmac.compare_digest(mine, theirs)
@@ -56,7 +56,7 @@ class Secret:
 
 
 def hides_locals(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that works on raw secrets: what it raises leaves without the locals of its frames.
+    """Decorate a function that handles raw secrets: exceptions leave it without the locals of its frames.
 
     Tools that show the locals of a traceback (``pytest -l``, rich, error trackers) would show the secrets.
     The traceback keeps its files and lines.
@@ -69,7 +69,7 @@ def hides_locals(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except BaseException as error:
             failure = error
-        # Raised out here, where this frame has no arguments any more.
+        # Raised outside the except block, where this frame no longer has its arguments.
         del args, kwargs
         _clear_frames(failure, handled)
         try:
@@ -81,7 +81,7 @@ def hides_locals(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _clear_frames(error: BaseException, handled: BaseException | None) -> None:
-    """Drop the locals of all finished frames of the error and of its chain, up to what was ``handled``."""
+    """Clear the locals of all finished frames of the error and of its chain, up to what was ``handled``."""
     seen: set[int] = {id(handled)}
     chain: list[BaseException | None] = [error]
     while chain:
@@ -93,6 +93,6 @@ def _clear_frames(error: BaseException, handled: BaseException | None) -> None:
         trace = one.__traceback__
         while trace is not None:
             if not trace.tb_frame.f_code.co_flags & _SUSPENDABLE:
-                with contextlib.suppress(RuntimeError):  # still running: above the decorated function
+                with contextlib.suppress(RuntimeError):  # still running: a caller of the decorated function
                     trace.tb_frame.clear()
             trace = trace.tb_next

@@ -1,8 +1,8 @@
 """Durations and times as people write them: one grammar for Spark options, the command line and TTLs.
 
-A duration is numbers with units, added up: ``250ms``, ``1h30m``, ``1 hour 30 minutes``, ``2d``. A number
-without a unit is seconds, as in the Python API. A time is ISO 8601 or relative to now. A time without a zone
-is UTC, on every machine and for every entry.
+A duration is a sum of numbers with units: ``250ms``, ``1h30m``, ``1 hour 30 minutes``, ``2d``. A number
+without a unit means seconds, as in the Python API. A time is ISO 8601 or relative to now. A time without a
+zone is UTC, on every machine and for every entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 _NS = 1_000_000_000
-# By unit in nanoseconds: symbols, and words, which may be in the plural.
+# Nanoseconds by unit: symbols, and words, which may be plural.
 _SYMBOLS = {
     **{"ns": 1, "us": 1_000, "\u00b5s": 1_000, "\u03bcs": 1_000, "ms": 1_000_000},
     **{"s": _NS, "m": 60 * _NS, "h": 3_600 * _NS, "d": 86_400 * _NS},
@@ -32,13 +32,13 @@ _MOST = (1 << 63) - 1
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of ``10 minutes``, ``1h30m``, ``250ms`` or ``5``; None when it is not a duration."""
+    """Seconds of ``10 minutes``, ``1h30m``, ``250ms`` or ``5``; None if it is not a duration."""
     parts = _parts(text)
     return None if parts is None else sum(ns for ns, _ in parts) / _NS
 
 
 def server_duration(text: str) -> str | None:
-    """A duration as servers read it (Go's notation, or seconds); None when it is not a duration.
+    """A duration in a form that servers read (Go's notation, or seconds); None if it is not a duration.
 
     A text that a server can read is returned unchanged.
     """
@@ -53,7 +53,7 @@ def server_duration(text: str) -> str | None:
 
 def _parts(text: str) -> list[tuple[int, str]] | None:
     """Nanoseconds and unit of each part."""
-    if not text.isprintable():  # a line break at the end, for example: it may be on its way into a header
+    if not text.isprintable():  # for example a line break at the end: the text may go into a header
         return None
     found: list[tuple[int, str]] = []
     text = text.strip()
@@ -77,14 +77,14 @@ def _factor(unit: str) -> int | None:
     if not unit:
         return _NS
     if unit == "M":
-        return None  # months in the nats tool: too easily taken for minutes
+        return None  # months in the nats tool; too easily mistaken for minutes
     lower = unit.lower()
     return _SYMBOLS.get(_WORDS.get(lower.removesuffix("s"), lower))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point in time: absolute, or seconds before now. Negative seconds are after now."""
+    """A point in time: absolute, or in seconds before now. Negative seconds are in the future."""
 
     at: datetime | None = None
     seconds_ago: float | None = None
@@ -97,15 +97,15 @@ class Moment:
 
 
 def parse_moment(text: str, *, ahead: bool = False) -> Moment | None:
-    """``2026-01-31T12:00:00Z``, ``2026-01-31`` (midnight UTC), ``now``, ``10 minutes``; None when it is none.
+    """``2026-01-31T12:00:00Z``, ``2026-01-31`` (midnight UTC), ``now``, ``10 minutes``; None if not a time.
 
-    ``10 minutes`` and ``-10 minutes`` are ten minutes ago; with ``ahead`` the first is ten minutes from now.
+    ``10 minutes`` and ``-10 minutes`` are ten minutes ago; with ``ahead`` the former is ten minutes from now.
     """
     text = text.strip()
     if text.lower() == "now":
         return Moment(seconds_ago=0.0)
     if text.isdecimal() and len(text) != len("20260131"):
-        # Seconds or milliseconds since 1970 are not a date, and would pass for one or for an age.
+        # Seconds or milliseconds since 1970 are not a date, but would pass for one or for an age.
         return None
     try:
         time = datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""What the server tells about streams and consumers: for ``js.advisories`` and ``js.dead_letters``."""
+"""The server's notices about streams and consumers, for ``js.advisories`` and ``js.dead_letters``."""
 
 from jetspark.jetstream.advisory.dead_letters import DeadLetter, DeadLetters
 from jetspark.jetstream.advisory.feed import Advisories

@@ -1,9 +1,10 @@
 """JetStream messages as Arrow record batches: the columnar fast path.
 
-From the received bytes to Arrow there is no Python object for a message. The compiled core notes where
-everything lies in the received chunks and copies it once, into the buffers of Arrow arrays; payloads not even
-once with ``views``. In pure Python the parser cuts columns of bytes (:mod:`jetspark.wire.columns`), Arrow
-copies each column in one go, and sequence and timestamp are read out of the ack replies one by one.
+Between the received bytes and Arrow there is no Python object per message. The compiled core records where
+everything lies in the received chunks and copies it once, into the buffers of Arrow arrays; with ``views``,
+payloads are not copied at all. In pure Python the parser cuts columns of bytes
+(:mod:`jetspark.wire.columns`), Arrow copies each column in one go, and sequence and timestamp are read from
+the ack replies one by one.
 
 Needs the ``arrow`` extra: ``pip install "jetspark[arrow]"``.
 """
@@ -66,27 +67,27 @@ SCHEMA = pa.schema(
         pa.field("data", pa.binary()),
     ]
 )
-"""All columns: where a message is stored, when (server time), its headers (an empty map when it has none)
-and its payload."""
+"""All columns: where a message is stored, when (server time), its headers (an empty map if it has none) and
+its payload."""
 
 _INT64, _TIME, _MAP = (SCHEMA.field(name).type for name in ("sequence", "timestamp", "headers"))
 _ENTRIES = pa.struct([_MAP.key_field, _MAP.item_field])
 
 DEFAULT_BUFFER = 24 * 1_048_576
-"""Bytes, as the server counts them. A server drops a client that is behind by more than its ``max_pending``,
-64 MiB by default, and counts all of what it is writing until the last byte of it is written; meanwhile we may
-have read it and asked for as much again. On the wire the smallest messages have a third more than what is
-counted. So it is safe up to three eighths of ``max_pending``."""
+"""In bytes, as the server counts them. A server drops a client that is behind by more than ``max_pending``,
+64 MiB by default. It counts everything it is writing until the last byte is written; meanwhile we may have
+read that and requested as much again. On the wire, the smallest messages take a third more than is counted.
+So up to three eighths of ``max_pending`` is safe."""
 
 DEFAULT_THRESHOLD = DEFAULT_BUFFER * 3 // 4
-"""A buffer that is filled up in small steps keeps the server at work without a pause. In steps of a half, as
-``consume`` has it (ADR-37 'Max messages and max bytes options'), the server reads in bursts; with a larger
-buffer that costs some percent of a flood of large messages, with this one little (docs/performance.md)."""
+"""Refilling the buffer in small steps keeps the server busy without a pause. When half is refilled at a time,
+as in ``consume`` (ADR-37 'Max messages and max bytes options'), the server reads in bursts. With a larger
+buffer that costs a few percent of the rate of large messages, with this one little (docs/performance.md)."""
 
-# A consumer that lets fewer requests wait would refuse some.
+# A consumer that allows fewer waiting requests would refuse some.
 _MANY_WAITING = 16
 
-# How long the end of a 'with' waits for an error listener that is still at work.
+# How long the end of a 'with' block waits for an error listener that is still running.
 _LISTENER_GRACE = 2.0
 
 
@@ -106,24 +107,24 @@ def consume_arrow(
 ) -> ConsumeArrow:
     """Consume a stream as record batches, from an async or a blocking consumer with ack policy none.
 
-    Best an ordered one (``js.create_ordered_consumer``): it is made again where it was when a server restarts
-    or a message is missing. Any other consumer may be gone then. Its place in the stream is gone with it, and
-    this ends with ``ConsumerLost``, behind the rows that had arrived.
+    An ordered consumer is best (``js.create_ordered_consumer``): it is created again at its position when a
+    server restarts or a message is missing. Any other consumer may be gone then, and its position in the
+    stream with it. In that case this ends with ``ConsumerLost``, after the rows that had arrived.
 
     ``async with consume_arrow(c) as batches: async for batch in batches``, or the same without ``async`` for
-    a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); what is left out
-    costs nothing. ``max_bytes``: size of the buffer, default 24 MiB; it must hold the largest message twice.
-    A server that is told to keep more for a client (``max_pending``, 64 MiB by default) gives large messages
-    some percent quicker with a larger one, up to three eighths of that. Or ``max_messages``: the same in
-    messages. ``threshold_bytes``, ``threshold_messages``: refill when so much of it or less is left, default
-    half, of the default buffer three quarters. ``views`` (default False): the column ``data`` is of the type
-    ``binary_view``, whose payloads stay where they were received: a copy less, which is worth it from some
-    kilobytes a message on. Not all of Arrow's functions take that type; ``cast(pa.binary())`` makes the copy.
-    The columns of a batch share its memory, as those of a batch out of a file do: whoever keeps one column of
-    many batches and wants the payloads to go keeps a copy (``column.to_numpy().copy()``, ``to_pylist()``).
-    The other options are those of ``consumer.consume``. With a buffer of 1 MiB and more, the connection is
-    read in larger pieces while this is open: any message on it, also one of another subscription, may then be
-    late by up to 4 ms.
+    a blocking consumer. ``columns``: which of :data:`SCHEMA`, in this order (default all); columns that are
+    left out cost nothing. ``max_bytes``: size of the buffer, default 24 MiB; it must hold the largest message
+    twice. If the server keeps more for a client (``max_pending``, 64 MiB by default), a larger buffer makes
+    large messages a few percent faster, up to three eighths of ``max_pending``. Or ``max_messages``: the same
+    in messages. ``threshold_bytes``, ``threshold_messages``: refill when this much or less is left; default
+    half of the buffer, or three quarters of the default buffer. ``views`` (default False): the column
+    ``data`` has the type ``binary_view``, whose payloads stay where they were received. That saves a copy,
+    which pays off from a few kilobytes per message on. Not all Arrow functions accept that type;
+    ``cast(pa.binary())`` makes the copy. The columns of a batch share its memory, as with a batch read from a
+    file. To keep one column of many batches and release the payloads, keep a copy
+    (``column.to_numpy().copy()``, ``to_pylist()``). The other options are those of ``consumer.consume``. With
+    a buffer of 1 MiB or more, the connection is read in larger pieces while this is open: any message on it,
+    including those of other subscriptions, may then be late by up to 4 ms.
     """
     names = _names(columns)
     if max_messages is None and max_bytes is None:
@@ -163,7 +164,7 @@ def _inside(handle: Any) -> tuple[Engine | None, Any]:
 
 
 class ConsumeArrow:
-    """Record batches of a consumer; made by :func:`consume_arrow`."""
+    """The record batches of a consumer; made by :func:`consume_arrow`."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class ConsumeArrow:
             from jetspark.blocking._facade import check_plain
             from jetspark.blocking._threads import Courier
 
-            # In a thread of its own: user code in the loop's thread could never use the API.
+            # In its own thread: user code in the loop's thread could never use the API.
             check_plain("on_error", on_error)
             self._errors = Courier(
                 on_error, f"on_error of consumer {source.name!r} of stream {source.stream_name!r}"
@@ -198,12 +199,12 @@ class ConsumeArrow:
 
     @property
     def closed(self) -> bool:
-        """Whether the end has come: stopped, ``stop_after`` reached, or an error."""
+        """Whether it has ended: stopped, ``stop_after`` reached, or an error."""
         return self._source.closed
 
     @property
     def last_metadata(self) -> Metadata | None:
-        """Sequence, delivery and pending count of the last row handed out; None before the first."""
+        """Sequence, delivery and pending count of the last row that was returned; None before the first."""
         return parse_ack_reply(self._last_reply.decode()) if self._last_reply else None
 
     # async
@@ -237,7 +238,7 @@ class ConsumeArrow:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A connection closed inside the block has ended this too.
+        # If the connection was closed inside the block, this has ended too.
         with contextlib.suppress(ConnectionClosed):
             self._blocking_engine().run(self._source.stop)
         if self._errors is not None:
@@ -253,9 +254,9 @@ class ConsumeArrow:
         return batch
 
     def next_batch(self, timeout: float | None = None) -> pa.RecordBatch | None:
-        """The rows that have arrived, waiting at most ``timeout`` seconds for the first (None: for ever).
+        """The rows that have arrived, waiting at most ``timeout`` seconds for the first (None: forever).
 
-        None when nothing came in time, or at the end (``closed``).
+        Returns None if nothing arrived in time, or at the end (``closed``).
         """
         columns = self._blocking_engine().run(self._source.take, timeout)
         return None if columns is None else self._convert(columns)
@@ -285,11 +286,11 @@ def get_arrow(
 ) -> GetArrow:
     """Stored messages as record batches, from sequence ``seq`` to the end of the stream, or before ``end``.
 
-    ``async for batch in get_arrow(stream)``, or ``for`` with a blocking stream. By batch direct get: the
-    stream needs ``allow_direct`` and a server 2.11 or newer. No consumer is made and nothing is consumed, so
-    work queues can be read as well. ``subject``: a filter, default all. ``columns``: which of :data:`SCHEMA`,
-    in this order (default all). ``batch`` and ``max_bytes``: size of one request (10,000 messages, 8 MiB),
-    and so of one record batch. Any replica may answer, and one that is behind ends early.
+    ``async for batch in get_arrow(stream)``, or ``for`` with a blocking stream. It uses batch direct get: the
+    stream needs ``allow_direct``, and the server must be 2.11 or newer. No consumer is created and nothing is
+    consumed, so work queues can be read as well. ``subject``: a filter, default all. ``columns``: which of
+    :data:`SCHEMA`, in this order (default all). ``batch`` and ``max_bytes``: size of one request (10,000
+    messages, 8 MiB), and so of one record batch. Any replica may answer, and one that is behind ends early.
     """
     names = _names(columns)
     for field, value in (("seq", seq), ("end", end), ("batch", batch), ("max_bytes", max_bytes)):
@@ -370,11 +371,11 @@ def _stored_batch(page: Page, sequences: pa.Array, names: Sequence[str], stream:
 
 
 def _times(texts: list[bytes]) -> pa.Array:
-    """RFC 3339 times, as microseconds."""
+    """RFC 3339 times, in microseconds."""
     try:
         nanoseconds = pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.timestamp("ns", "UTC"))
     except pa.ArrowInvalid:
-        # Beyond the year 2262, or no time at all; the slow way says which.
+        # After the year 2262, or not a time at all; the slow path tells which.
         found = [Timestamp.parse(text.decode("utf-8", "replace")) for text in texts]
         return pa.array([0 if one is None else one.ns // 1000 for one in found], _INT64).cast(_TIME)
     return pc.divide(nanoseconds.cast(_INT64), 1000).cast(_TIME)
@@ -411,8 +412,8 @@ def _schema(names: tuple[str, ...], views: bool) -> pa.Schema:
     return pa.schema(fields)
 
 
-# Columns of one value are slices of what is made once, in steps of powers of two. It is made out of buffers,
-# because to look at a Python value pyarrow imports pandas where there is one.
+# Constant columns are slices of cached arrays, whose lengths are powers of two. They are built from raw
+# buffers: to inspect a Python value, pyarrow would import pandas if it is installed.
 
 
 def _enough(count: int) -> int:
@@ -421,7 +422,7 @@ def _enough(count: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _strings(text: str, count: int) -> tuple[bytes, bytes]:
-    """Offsets and bytes of so many strings."""
+    """Offsets and bytes of ``count`` equal strings."""
     data = text.encode()
     if not data:
         return bytes(4 * (count + 1)), b""
@@ -430,7 +431,7 @@ def _strings(text: str, count: int) -> tuple[bytes, bytes]:
 
 @functools.lru_cache(maxsize=8)
 def _zeros(count: int) -> bytes:
-    """Offsets of so many empty values."""
+    """Offsets of ``count`` empty values."""
     return bytes(4 * (count + 1))
 
 
@@ -444,7 +445,7 @@ def _no_headers(count: int) -> pa.Array:
     return pa.Array.from_buffers(_MAP, count, [None, offsets], children=[pa.nulls(0, _ENTRIES)])
 
 
-# How the compiled core calls the columns; data has two kinds.
+# The compiled core's names of the columns; data has two kinds.
 _KINDS = {"stream": b"n", "sequence": b"q", "subject": b"s", "timestamp": b"t", "headers": b"h", "data": b"d"}
 
 
@@ -453,14 +454,14 @@ def _kinds(names: tuple[str, ...], views: bool) -> bytes:
     return b"".join([b"v" if views and name == "data" else _KINDS[name] for name in names])
 
 
-# The way into Arrow has no public name yet; without it the arrays are made one by one.
+# This entrance to Arrow has no public name yet; without it the arrays are made one by one.
 _import_batch: Any = getattr(pa.RecordBatch, "_import_from_c", None)
 
 
 def _import_rows(rows: Rows, names: tuple[str, ...], stream: str, schema: pa.Schema, views: bool) -> Any:
-    """A batch of rows without headers, in one piece; None when it needs another way.
+    """A batch of rows without headers, in one piece; None if it must be made in another way.
 
-    The arrays one by one come to the same and cost two or three times as much.
+    Making the arrays one by one has the same result and costs two or three times as much.
     """
     count = _enough(len(rows))
     text, data = _strings(stream, count) if "stream" in names else (b"", b"")
@@ -470,7 +471,7 @@ def _import_rows(rows: Rows, names: tuple[str, ...], stream: str, schema: pa.Sch
 
 
 def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
-    """Stream sequences and timestamps of the rows, out of their ack replies."""
+    """Stream sequences and timestamps of the rows, from their ack replies."""
     if isinstance(columns, PackedColumns):
         packed = columns.rows.positions()
         if packed is not None:
@@ -487,7 +488,7 @@ def _positions(columns: AnyColumns) -> tuple[pa.Array, pa.Array]:
 
 
 def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:
-    """Subjects (0) or payloads (2), as they are."""
+    """Subjects (0) or payloads (2), unchanged."""
     if isinstance(columns, PackedColumns):
         offsets, data = columns.rows.pack(column)
         return pa.Array.from_buffers(
@@ -497,7 +498,7 @@ def _binary(columns: AnyColumns, column: Literal[0, 2]) -> pa.Array:
 
 
 def _data_views(columns: AnyColumns) -> pa.Array:
-    """Payloads, where they are."""
+    """Payloads as views of the received chunks."""
     if isinstance(columns, PackedColumns):
         views, chunks = columns.rows.views()
         buffers = [None, pa.py_buffer(views), *map(pa.py_buffer, chunks)]
@@ -522,7 +523,7 @@ def _strings_of(values: list[bytes]) -> pa.Array:
     try:
         return pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
-        # A subject that is not UTF-8: the server does not care, Arrow's string type does.
+        # A subject that is not UTF-8: the server accepts it, Arrow's string type does not.
         return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
@@ -540,8 +541,8 @@ def _entries(block: bytes) -> list[tuple[str, list[str]]]:
     try:
         pairs = decode_headers(block).items()
     except ProtocolError:
-        # The server stores what it gets. One malformed block must not make a stream unreadable for ever,
-        # so what can be read of it is.
+        # The server stores what it gets. One malformed block must not make a stream unreadable forever, so
+        # whatever can be read of it is read.
         lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
         halves = [line.partition(":") for line in lines]
         pairs = [(name, value.strip(" \t")) for name, colon, value in halves if name and colon]

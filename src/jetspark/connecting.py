@@ -1,6 +1,6 @@
 """``jetspark.connect``: options in, a live connection out.
 
-The composition root: here the connection meets JetStream, which it knows nothing of.
+The composition root: here the connection, which knows nothing about JetStream, gets its JetStream API.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Connection(CoreConnection):
     ) -> None:
         super().__init__(core or Core(options))
         self._jetstream_kinds = jetstream_kinds
-        # domain and api_prefix of the NATS context this connection was made from.
+        # domain and api_prefix of the NATS context that this connection was made from.
         self._jetstream_defaults = dict(jetstream_defaults or {})
 
     def jetstream(
@@ -61,13 +61,13 @@ class Connection(CoreConnection):
         api_prefix: str | None = None,
         timeout: float = 5.0,
     ) -> JetStream:
-        """The JetStream API over this connection; cheap, holds no server state.
+        """The JetStream API over this connection; cheap to make, holds no server state.
 
-        ``domain``: the JetStream domain to talk to, e.g. of a leaf node (default: the connected server's
-        own). ``api_prefix``: subject prefix under which another account's API is imported, instead of
+        ``domain``: the JetStream domain to use, e.g. that of a leaf node (default: that of the connected
+        server). ``api_prefix``: the subject prefix under which another account's API is imported, instead of
         ``$JS.API``; excludes ``domain``. ``timeout``: seconds to wait for each API answer (5).
         """
-        # Not needed by who speaks core NATS alone, and half of what there is to load.
+        # Imported lazily: core-NATS users never need it, and it is half of the import time.
         from jetspark.jetstream.context import JetStream
 
         if domain is None and api_prefix is None:
@@ -120,15 +120,15 @@ class Connecting:
 
 
 async def open_with(connecting: Connecting, make: Callable[[ConnectOptions, Mapping[str, Any]], C]) -> C:
-    """Make the connection, tell those who observe it, and connect. The blocking facade makes its own."""
+    """Make the connection, attach its observers, and connect. The blocking facade makes its own."""
     connection = make(connecting._options, connecting._jetstream_options)
     core = core_of(connection)
     if connecting._metrics is not None:
-        from jetspark.metrics import Meter  # only for those who count
+        from jetspark.metrics import Meter  # only if metrics are used
 
         Meter(connection, connecting._metrics)
     if connecting._tracing is not None:
-        from jetspark.tracing import Tracer  # only for those who trace
+        from jetspark.tracing import Tracer  # only if tracing is used
 
         core.observe(Tracer(connecting._tracing, core))
     await core.connect_first()
@@ -178,28 +178,28 @@ def connect(
     """Connect to NATS: ``nc = await connect(...)`` or ``async with connect(...) as nc``.
 
     Options are checked here, before anything is opened (:class:`InvalidArgument`). Refused credentials
-    (:class:`AuthorizationError`) and bad certificates (:class:`TLSError`) are final; when no server can be
-    reached it is :class:`NoServersAvailable` with each server's reason.
+    (:class:`AuthorizationError`) and bad certificates (:class:`TLSError`) are final. If no server can be
+    reached, it raises :class:`NoServersAvailable` with each server's reason.
 
     Servers and identity
 
     - ``servers``: URLs ``nats://``, ``tls://``, ``ws://``, ``wss://``, or ``host:port``; several as a list or
-      separated by commas. Default ``nats://127.0.0.1:4222``. ``tls://`` means that nothing but TLS is spoken.
+      separated by commas. Default ``nats://127.0.0.1:4222``. ``tls://`` means that only TLS is accepted.
     - ``name``: shown in the server's monitoring.
     - ``user`` and ``password``, ``token``, ``nkey`` (seed or path of a seed file), ``jwt`` with ``nkey``,
-      ``creds`` (path of a ``.creds`` file): credentials. Functions without arguments are called anew at each
-      connect, files are read anew, so rotated credentials are picked up. ``auth``: an object or a function
-      that turns the server's nonce into CONNECT fields, for anything else.
-    - ``context``: name of a context of the ``nats`` command line tool; other options win over it.
+      ``creds`` (path of a ``.creds`` file): credentials. At each connect, functions without arguments are
+      called again and files are read again, so rotated credentials are picked up. ``auth``: an object or a
+      function that turns the server's nonce into CONNECT fields, for anything else.
+    - ``context``: name of a context of the ``nats`` command line tool; other options override it.
 
     TLS
 
-    - ``tls``: True to demand it, an ``ssl.SSLContext`` of your own, False to forbid it. Default: as the URL,
-      the other ``tls_*`` options and the server ask. Once used, TLS is demanded of every server after that.
+    - ``tls``: True to demand it, your own ``ssl.SSLContext``, or False to forbid it. Default: decided by the
+      URL, the other ``tls_*`` options and the server. Once TLS was used, every later server must use it.
     - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files of the authority to trust and of the client's
       certificate. ``tls_hostname``: the name to expect in the server's certificate, default the URL's host.
       Each of these demands TLS: nothing is sent to a server that offers none.
-      ``tls_verify``: False accepts any certificate; never do this outside a test.
+      ``tls_verify``: False accepts any certificate; never use this outside a test.
       ``tls_handshake_first``: TLS before INFO; the server must be configured with ``handshake_first``.
 
     Staying connected
@@ -207,27 +207,27 @@ def connect(
     - ``connect_timeout``: seconds for one server, from TCP to PONG (2).
     - ``ping_interval``: seconds between PINGs; a dead peer is noticed within twice this (20).
     - ``reconnect``: False closes the connection when it breaks (True). Credentials that a server refuses are
-      read again and tried for two minutes; then the connection is closed.
-    - ``max_reconnects``: failed attempts in a row after which a server is given up; when none is left the
-      connection is closed (None: never; 0: no attempt at all, like ``reconnect=False``).
+      read again and retried for two minutes; then the connection is closed.
+    - ``max_reconnects``: failed attempts in a row after which a server is given up. When no server is left,
+      the connection is closed (None: never; 0: no attempt at all, like ``reconnect=False``).
     - ``reconnect_wait``, ``reconnect_wait_max``, ``reconnect_jitter``: seconds before the second attempt at a
-      server, doubled up to the maximum, each spread by this fraction (0.05, 2.0, 0.5).
+      server, doubled up to the maximum, and the fraction by which each wait is spread (0.05, 2.0, 0.5).
     - ``reconnect_buffer_size``: bytes of publishes kept while disconnected (8 MiB).
-    - ``randomize``: try the servers in random order (True). ``ignore_discovered``: stay with the servers
-      given, though the cluster announces others (False). Over TLS a server before 2.12 announces none that
-      could be believed; list them all, or use ``tls_handshake_first``.
+    - ``randomize``: try the servers in random order (True). ``ignore_discovered``: use only the given servers
+      even if the cluster announces others (False). Over TLS, a server before 2.12 announces none that can be
+      trusted; list them all, or use ``tls_handshake_first``.
 
     The rest
 
-    - ``inbox_prefix``: first tokens of every inbox (``_INBOX``); permissions may demand another.
-    - ``write_buffer_size``: unsent bytes from which on publishers wait (1 MiB).
-    - ``echo``: False keeps the server from sending us what we publish ourselves (True).
+    - ``inbox_prefix``: first tokens of every inbox (``_INBOX``); permissions may require another.
+    - ``write_buffer_size``: number of unsent bytes from which on publishers wait (1 MiB).
+    - ``echo``: False keeps the server from sending us our own publishes (True).
     - ``drain_timeout`` (30), ``request_timeout`` (5): default seconds for ``drain`` and for requests.
     - ``listener``: a function, async or not, called with each connection event (:mod:`jetspark.events`).
     - ``ws_headers``: extra HTTP headers for the WebSocket upgrade.
     - ``tracing``: True, or a :class:`jetspark.tracing.Tracing` with options, for OpenTelemetry spans (False;
-      needs the extra ``otel``). ``metrics``: a :class:`jetspark.metrics.Metrics` that is told the counters
-      of the connection (None). Neither costs anything when it is not used.
+      needs the extra ``otel``). ``metrics``: a :class:`jetspark.metrics.Metrics` that gets the counters of
+      the connection (None). Neither costs anything when it is not used.
     """
     given = {
         "user": user,
@@ -297,7 +297,7 @@ def _tracing(wish: Tracing | bool) -> Tracing | None:
     if wish is False:
         return None
     try:
-        from jetspark.tracing import Tracing  # only for those who have OpenTelemetry
+        from jetspark.tracing import Tracing  # only if OpenTelemetry is installed
     except ImportError:
         raise InvalidArgument(
             "tracing", wish, "needs OpenTelemetry; install it with: pip install 'jetspark[otel]'"

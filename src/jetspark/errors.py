@@ -1,12 +1,12 @@
-"""Every error that jetspark raises, named by whose fault it is: the one module to import them from.
+"""Every error that jetspark raises, grouped by whose fault it is: the one module to import them from.
 
 All derive from :class:`JetsparkError` and survive a round trip through pickle, because Spark ships
 exceptions from executors to the driver. Where a builtin class says the same thing (``ValueError``,
 ``TimeoutError``), ours derives from it too, so ``except TimeoutError`` works.
 
 The errors of the connection are defined here. Those of the JetStream API (:class:`ApiError`), of reading
-(:class:`ConsumeError`), of publishing and of :mod:`jetspark.server` live beside the code that raises them and
-are loaded when they are asked for.
+(:class:`ConsumeError`), of publishing and of :mod:`jetspark.server` are defined beside the code that raises
+them and are loaded on first use.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _SHOWN = 200
 
 
 def _short(value: object) -> str:
-    """The value as it is written, its beginning when that is long: an error is for people to read."""
+    """The repr of the value, shortened if it is long: errors are for people to read."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
@@ -187,7 +187,7 @@ class JetsparkError(Exception):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Tracebacks and pickles name this module, whatever file the class lives in: it may move.
+        # Tracebacks and pickles name this module, whatever file defines the class: it may move.
         if cls.__module__.startswith(_EXPORTED_FROM):
             cls.__module__ = __name__
 
@@ -197,7 +197,7 @@ class JetsparkError(Exception):
 
 
 class InvalidArgument(JetsparkError, ValueError):
-    """You passed a value that can't work; nothing was sent. The text names field, value and rule."""
+    """You passed a value that can't work; nothing was sent. The text names the field, value and rule."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
         super().__init__(f"{field}={_short(value)}: {rule}")
@@ -206,7 +206,8 @@ class InvalidArgument(JetsparkError, ValueError):
         self.rule = rule
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The value is whatever the caller passed, often just what can't be pickled: a lambda, a lock, a file.
+        # The value is whatever the caller passed, often just what can't be pickled: a lambda, a lock,
+        # a file.
         try:
             pickle.dumps(self.value)
         except Exception:
@@ -230,7 +231,7 @@ class ConnectionLost(JetsparkError):
 
 
 class NotConnected(ConnectionLost):
-    """No server is connected, so nobody could answer. The connection goes on trying to reconnect.
+    """No server is connected, so nothing could answer. The connection keeps trying to reconnect.
 
     The text names the servers, how long ago the connection broke and the last error.
     """
@@ -249,11 +250,11 @@ class TLSError(JetsparkError):
 
 
 class RequestTimeout(JetsparkError, TimeoutError):
-    """No answer came in time. Somebody listens (else :class:`NoRespondersError`) but is slow or gone."""
+    """No answer came in time. A responder exists (else :class:`NoRespondersError`) but is slow or gone."""
 
 
 class NoRespondersError(JetsparkError):
-    """Nobody listens on the subject of a request (status 503)."""
+    """Nothing listens on the subject of a request (status 503)."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(
@@ -276,7 +277,7 @@ class MaxPayloadExceeded(JetsparkError, ValueError):
 
 
 class OutboundBufferFull(JetsparkError):
-    """Disconnected, and the buffer for publishes made meanwhile is full; nothing of this one was kept."""
+    """Disconnected, and the buffer for publishes is full; nothing of this publish was kept."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
@@ -313,10 +314,10 @@ class ControlLineExceeded(JetsparkError, ValueError):
 
 
 class DrainTimeout(JetsparkError, TimeoutError):
-    """Draining did not finish in ``drain_timeout``; what was left has been dropped."""
+    """Draining did not finish within ``drain_timeout``; what was left has been dropped."""
 
 
-# The imports above, for run time.
+# The same exports as the imports above, for run time.
 _EXPORTS = {
     "jetspark.jetstream.consume.consume": "HandlerFailed",
     "jetspark.jetstream.consume.errors": (

@@ -1,11 +1,11 @@
 """Counters for monitoring, through one small hook: ``connect(metrics=hook)``.
 
 A hook is any object with the three methods of :class:`Metrics`; :class:`MemoryMetrics` keeps the figures in
-memory and writes them as Prometheus reads them. ``METRICS`` lists what is told.
+memory and renders them in the format that Prometheus reads. ``METRICS`` lists every metric.
 
-A connection without a hook has none of this: a :class:`Meter` is the observer of one connection. It adds up
-what happens, takes the rest from the statistics that are kept anyway, and tells the hook once per second and
-at the end, so that the hook costs nothing per message.
+A connection without a hook has none of this: a :class:`Meter` is the observer of one connection. It counts
+what happens, takes the rest from the statistics that are kept anyway, and reports to the hook once per second
+and at the end, so the hook costs nothing per message.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ _INTERVAL = 1.0
 
 
 class Metrics(Protocol):
-    """What ``connect(metrics=...)`` takes. Called in the connection's thread: be quick, never block.
+    """What ``connect(metrics=...)`` accepts. Called in the connection's thread: be quick, never block.
 
     ``labels`` are few and have few values; ``connection`` is among them when the connection has a name.
     """
 
     def count(self, name: str, value: float, labels: Labels) -> None:
-        """A counter has grown by ``value``."""
+        """A counter has increased by ``value``."""
 
     def gauge(self, name: str, value: float, labels: Labels) -> None:
-        """A figure that goes up and down is ``value`` now."""
+        """A gauge has the value ``value`` now."""
 
     def observe(self, name: str, value: float, labels: Labels) -> None:
         """Something took ``value`` seconds."""
@@ -103,26 +103,26 @@ class MemoryMetrics:
         self._histograms: dict[Key, list[float]] = {}
 
     def count(self, name: str, value: float, labels: Labels) -> None:
-        """A counter has grown by ``value``."""
+        """A counter has increased by ``value``."""
         key = _key(name, labels)
         with self._lock:
             self._values[key] = self._values.get(key, 0) + value
 
     def gauge(self, name: str, value: float, labels: Labels) -> None:
-        """A figure that goes up and down is ``value`` now."""
+        """A gauge has the value ``value`` now."""
         with self._lock:
             self._values[_key(name, labels)] = value
 
     def observe(self, name: str, value: float, labels: Labels) -> None:
         """Something took ``value`` seconds."""
         with self._lock:
-            # A count for each bucket and one beyond, then the sum.
+            # A count per bucket and one for larger values, then the sum.
             row = self._histograms.setdefault(_key(name, labels), [0.0] * (len(_BUCKETS) + 2))
             row[bisect_left(_BUCKETS, value)] += 1
             row[-1] += value
 
     def value(self, name: str, **labels: str) -> float:
-        """A counter or gauge, of a histogram the number of observations; the sum over labels left out."""
+        """A counter or gauge, or the number of observations of a histogram; summed over omitted labels."""
         wanted = labels.items()
         with self._lock:
             found = [*self._values.items(), *((key, sum(row[:-1])) for key, row in self._histograms.items())]
@@ -166,7 +166,7 @@ def _escape(text: str) -> str:
 
 
 class Meter(Observer):
-    """Counts what happens on one connection, and tells the hook."""
+    """Counts what happens on one connection and reports it to the hook."""
 
     def __init__(self, connection: Connection, hook: Metrics) -> None:
         self._connection = connection
@@ -174,7 +174,7 @@ class Meter(Observer):
         self._hook = hook
         name = self._core.options.name
         self._base = {"connection": name} if name else {}
-        self._lock = threading.Lock()  # blocking callers ack and publish in threads of their own
+        self._lock = threading.Lock()  # blocking callers ack and publish in their own threads
         self._sums: dict[Key, float] = {}
         self._seen: dict[str, int] = {}
         self._sinks: dict[object, bool] = {}  # whether it has left
@@ -185,13 +185,13 @@ class Meter(Observer):
         self._core.observe(self)
 
     def add(self, name: str, value: float = 1, **labels: str) -> None:
-        """Count something; the hook hears of it with the next report."""
+        """Count something; the hook gets it with the next report."""
         key = (f"jetspark_{name}", tuple(labels.items()))
         with self._lock:
             self._sums[key] = self._sums.get(key, 0) + value
 
     def report(self) -> None:
-        """Tell the hook what has come since the last report."""
+        """Tell the hook what has happened since the last report."""
         stats = self._connection.stats
         for name, total in (
             ("sent_messages_total", stats.out_msgs),
@@ -223,7 +223,7 @@ class Meter(Observer):
         try:
             method(name, value, {**self._base, **labels})
         except Exception:
-            # It may well raise for each of the metrics, every second.
+            # It may raise for each of the metrics, every second.
             now = time.monotonic()
             level = logging.ERROR if now >= self._quiet_until else logging.DEBUG
             if level == logging.ERROR:
@@ -235,7 +235,7 @@ class Meter(Observer):
         self._timer = self._core.loop.call_later(_INTERVAL, self._tick)
 
     def _harvest(self, sink: object) -> None:
-        """Count what the sink's own statistics have grown by."""
+        """Count the increase of the sink's own statistics."""
         told = self._told.setdefault(sink, {})
         for key, total in _totals(sink).items():
             self.add(key[0], max(0, total - told.get(key, 0)), **dict(key[1]))
@@ -266,7 +266,7 @@ class Meter(Observer):
     def sink_removed(self, sink: object) -> None:
         sink = _face(sink)
         if sink in self._sinks:
-            self._sinks[sink] = True  # it may still count what it leaves behind: until the next report
+            self._sinks[sink] = True  # kept until the next report: it may still count what it leaves behind
 
     def warned(self, warning: JetsparkError) -> None:
         self.add("errors_total", type=type(warning).__name__)
@@ -290,7 +290,7 @@ class Meter(Observer):
             if reply.startswith("$JS.ACK."):
                 tokens = reply.split(".", 8)
                 count += 1
-                # ADR-15 "JSAck": 9 tokens, or 11 and more with domain and account in front.
+                # ADR-15 "JSAck": 9 tokens, or 11 and more with domain and account.
                 if len(tokens) == 9:
                     again += tokens[4 if "." not in tokens[8] else 6] != "1"
             elif item.data:
@@ -300,7 +300,7 @@ class Meter(Observer):
 
     def published(self, subject: str, payload: bytes, reply: str, headers: Any, own_reply: bool) -> None:
         if not own_reply:
-            # Neither answers to flow control nor the end of a batch, whose headers are encoded.
+            # Do not count answers to flow control or the end of a batch, whose headers are encoded.
             if not (subject.startswith("$JS.") or type(headers) is bytes):
                 self.add("published_total", api="core")
         elif self._core.inbox is not None and reply.startswith(self._core.inbox.base):
@@ -312,7 +312,7 @@ class Meter(Observer):
     def publishing(
         self, api: Api, subject: str, data: Any, headers: Any, msg_id: str | None = None
     ) -> Iterator[Sending]:
-        # The others count by themselves, or are counted when the message is buffered.
+        # The others count themselves, or are counted when the message is buffered.
         if api != "jetstream":
             yield Sending(headers, lambda _: None)
             return
@@ -333,12 +333,12 @@ class Meter(Observer):
 
 
 def _face(sink: object) -> object:
-    """What keeps the statistics: the user's object where there is one."""
+    """The object that keeps the statistics: the user's object if there is one."""
     return sink.face if isinstance(sink, Receiver) else sink
 
 
 def _totals(sink: Any) -> dict[Key, int]:
-    """What a sink has counted by itself."""
+    """What a sink has counted itself."""
     jetstream = (("api", "jetstream"),)
     incoming = (("direction", "in"),)
     if isinstance(sink, Publisher):

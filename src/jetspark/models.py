@@ -1,6 +1,6 @@
-"""Values that go to the server and come from it: configs, infos, their parts and enums.
+"""Values that are sent to the server or received from it: configs, infos, their parts and enums.
 
-The frequent ones are in :mod:`jetspark` too. Those of advisories are in :mod:`jetspark.advisories`.
+The most common ones are in :mod:`jetspark` too. Those of advisories are in :mod:`jetspark.advisories`.
 """
 
 from jetspark.connection.outbox import HeadersLike

@@ -1,21 +1,21 @@
 """OpenTelemetry spans, for ``connect(tracing=True)`` (extra ``otel``).
 
-Nothing here runs on a connection without it: a traced connection has an observer, which is around the calls.
+Nothing here runs on a connection without it: a traced connection has an observer, which wraps the calls.
 
 The spans follow the messaging conventions of OpenTelemetry:
 
-- *publish* (and *request*), PRODUCER: from the call to the end of it, which is the ack of the stream where
-  the call, or the future it returns, has one. The context of this span travels in the message's headers
-  ``traceparent`` and ``tracestate``, as the W3C writes them for HTTP; the server's own message tracing
-  (ADR-41) reads the same.
+- *publish* (and *request*), PRODUCER: from the call to its end, which is the stream's ack if the call, or the
+  future it returns, has one. The context of this span travels in the message's headers ``traceparent`` and
+  ``tracestate``, in the format that the W3C defines for HTTP; the server's own message tracing (ADR-41) reads
+  the same.
 - *fetch*, CLIENT: one request for messages, with a **link** to the publish span of each message that it
-  brought. They have many parents, and a span can have one.
+  returned. The messages have many parents, and a span can have only one.
 - *process*, CONSUMER: a callback of ``subscribe`` or ``consume``, or the block under :func:`process`. Its
-  **parent** is the publish span: there is just one, and so a message's way is a single trace from the
-  publisher through every service that handles it. A span that is current around a block, of the fetch loop
-  say, becomes a link, and the parent when the message carries no context.
+  **parent** is the publish span: there is exactly one, so the path of a message is a single trace from the
+  publisher through every service that handles it. A span that is current around the block, such as that of
+  the fetch loop, becomes a link, or the parent if the message carries no context.
 
-Loops (``async for message in ...``) have no callback to wrap; say ``with process(message):`` in them.
+Loops (``async for message in ...``) have no callback to wrap; use ``with process(message):`` in them.
 Bodies, headers and credentials are never recorded.
 """
 
@@ -56,7 +56,7 @@ __all__ = ["Tracing", "extract", "inject", "process"]
 _W3C = TraceContextTextMapPropagator()
 
 
-# By the core of a connection, how it is traced.
+# How a connection is traced, by its core.
 _traced: WeakKeyDictionary[Core, Tracing] = WeakKeyDictionary()
 
 
@@ -72,7 +72,7 @@ _GETTER = _HeadersGetter()
 
 
 def inject(headers: HeadersLike | None = None) -> HeadersLike | None:
-    """The headers with the context of the current span; unchanged when there is none to tell of."""
+    """The headers with the context of the current span; unchanged if there is no such context."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     if not carrier:
@@ -84,7 +84,7 @@ def inject(headers: HeadersLike | None = None) -> HeadersLike | None:
 
 
 def extract(message: Any, context: Context | None = None) -> Context:
-    """The context that a message carries; ``context`` when it carries none that can be read."""
+    """The context that a message carries; ``context`` if it carries none that can be read."""
     try:
         headers = message.headers
     except JetsparkError:
@@ -96,7 +96,7 @@ def extract(message: Any, context: Context | None = None) -> Context:
 def process(message: Any) -> Iterator[Span]:
     """The span of a message's processing, for loops: ``with process(message): ...``
 
-    Of the connection's ``tracing``; without one it belongs to the global tracer provider.
+    Uses the ``tracing`` of the message's connection; without one, the global tracer provider.
     """
     tracing: Tracing = _traced.get(_core_of_message(message)) or Tracing()
     with tracing.process(message) as span:
@@ -106,9 +106,9 @@ def process(message: Any) -> Iterator[Span]:
 class Tracing:
     """How to trace, for ``connect(tracing=Tracing(...))``; ``tracing=True`` is one with the defaults.
 
-    ``tracer_provider``: whose tracer to use (default: the global one). ``destination``: makes a template of
-    a subject, as in ``lambda subject: subject.partition(".")[0] + ".*"``, for subjects that contain ids: it
-    goes into the names of spans, of which there should be few (default: the subject).
+    ``tracer_provider``: whose tracer to use (default: the global one). ``destination``: turns a subject into
+    a template, as in ``lambda subject: subject.partition(".")[0] + ".*"``, for subjects that contain ids. The
+    template becomes part of span names, which should be few (default: the subject).
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Tracing:
 
     @contextmanager
     def process(self, message: Any, around: Context | None = None) -> Iterator[Span]:
-        """The span of a message's processing. ``around``: what surrounds it (default: what is current)."""
+        """The span of a message's processing. ``around``: the surrounding context, by default the current."""
         attributes = self._attributes(_core_of_message(message), "process", "process", message.subject)
         attributes["messaging.message.body.size"] = len(message.data)
-        # A core subscription may get these too, and not every one can be read.
+        # A core subscription may get such messages too, and not every reply can be parsed.
         if message.reply.startswith("$JS.ACK."):
             with suppress(JetsparkError):
                 metadata = parse_ack_reply(message.reply)
@@ -154,7 +154,7 @@ class Tracing:
         parent: Context | None = None,
         links: list[trace.Link] | None = None,
     ) -> Iterator[Span]:
-        """A span that is current in the block. It goes on after it, unless the block raises."""
+        """A span that is current in the block. It stays open after the block, unless the block raises."""
         span = self._tracer.start_span(_name(attributes), parent, kind, attributes, links)
         try:
             with trace.use_span(span):
@@ -170,8 +170,8 @@ class Tracing:
             "messaging.operation.name": operation,
             "messaging.operation.type": kind,
         }
-        # Exporters take UTF-8 alone, and a subject is bytes that somebody sent. What is no str is refused
-        # by the call itself.
+        # Exporters accept only UTF-8, and a subject is bytes from another client. The call itself refuses
+        # what is not a str.
         destination = str(destination).encode("utf-8", "replace").decode()
         if destination:
             found["messaging.destination.name"] = destination
@@ -200,7 +200,7 @@ class Tracer(Observer):
         self, api: Api, subject: str, data: Any, headers: Any, msg_id: str | None = None
     ) -> Iterator[Sending]:
         operation = "request" if api == "request" else "publish"
-        # Not requests to JetStream's API, nor those that carry a context already.
+        # No span for requests to JetStream's API, nor for those that already carry a context.
         if api == "request" and (str(subject).startswith("$JS.") or (headers and "traceparent" in headers)):
             yield Sending(headers, nothing)
             return
@@ -214,7 +214,7 @@ class Tracer(Observer):
 
     @contextmanager
     def publishing_many(self, messages: Iterable[Publishing]) -> Iterator[SendingMany]:
-        """One span for all of them: its context is in every message."""
+        """One span for all of them: every message carries its context."""
         many = [Publishing(*message) for message in messages]
         subjects = {message.subject for message in many}
         subject = subjects.pop() if len(subjects) == 1 else ""
@@ -232,7 +232,7 @@ class Tracer(Observer):
             yield functools.partial(_end_with_batch, span)
 
     def handling(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        # The task that runs callbacks has the context in which it was made, which is over.
+        # The task that runs callbacks has the context in which it was created, and that one is over.
         context = Context()
         tracing = self._tracing
 
@@ -257,7 +257,7 @@ def _core_of_message(message: Any) -> Core:
 
 
 def _name(attributes: dict[str, Any]) -> str:
-    """Operation and destination; never an inbox, of which there are too many."""
+    """Operation and destination; never an inbox: there are too many of them."""
     destination = attributes.get("messaging.destination.name", "")
     if "messaging.destination.temporary" in attributes:
         destination = "(temporary)"
@@ -266,7 +266,7 @@ def _name(attributes: dict[str, Any]) -> str:
 
 
 def _end_with(span: Span, result: Any) -> None:
-    """End the span of a publish: now, or when its ack comes."""
+    """End the span of a publish: now, or when its ack arrives."""
     if hasattr(result, "add_done_callback"):
         result.add_done_callback(functools.partial(_settle, span))
         return

@@ -1,7 +1,7 @@
 """The same API for threads: ``with blocking.connect() as nc``, the same names, no async.
 
 One asyncio connection in one background thread does the work; messages and publishes cross over in batches.
-Any number of threads may share a connection. After a fork, open a new one in the child.
+Any number of threads may share a connection. After a fork, open a new connection in the child.
 """
 
 from jetspark.blocking.advisories import Advisories, DeadLetter, DeadLetters

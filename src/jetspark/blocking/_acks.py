@@ -1,8 +1,8 @@
-"""The future of an ack for threads: that of ``concurrent.futures``, which knows its connection.
+"""The future of an ack, for threads: a future of ``concurrent.futures`` that knows its connection.
 
-To wait for it in the connection's own thread or in a forked process would be for ever, so both raise. A
-future that is cancelled while its ack comes in stays cancelled. Callbacks run in the connection's thread and
-must not end it.
+Waiting for it in the connection's own thread or in a forked process would never end, so both raise. A future
+that is cancelled while its ack arrives stays cancelled. Callbacks run in the connection's thread and must not
+end it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AckFuture(Future[PubAck]):
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, core: EngineCore) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class AckFuture(Future[PubAck]):
             raise _process.forked(self._core.pid)
         if get_ident() == self._core.thread:
             raise JetsparkError(
-                "to wait for an ack in the connection's own thread would be for ever: callbacks of "
+                "waiting for an ack in the connection's own thread would never end: callbacks of "
                 "futures must not wait"
             )
         if not wait([self], timeout).done:
@@ -61,10 +61,10 @@ class AckFuture(Future[PubAck]):
         except BaseException as failure:
             if get_ident() != self._core.thread:
                 raise
-            # SystemExit too: it would end the loop, and with it the connection, in silence.
+            # SystemExit too: it would silently end the loop, and with it the connection.
             report_failure(self._core.loop, "callback of a publisher's future raised", failure)
 
-    # In the connection's thread; the user may cancel it in the same moment
+    # In the connection's thread; the user may cancel the future at the same moment
 
     def set_result(self, result: PubAck) -> None:
         with contextlib.suppress(InvalidStateError):

@@ -1,13 +1,13 @@
-"""The asyncio connection as the facade needs it: messages and publishes cross the thread border in batches.
+"""The asyncio connection as the facade needs it: messages and publishes change threads in batches.
 
-Receiving. The loop's thread puts a run of messages into the subscription's buffer, the very deque that
-pending limits are counted on, and wakes sleeping readers once. Readers take from that deque directly; its
-operations are atomic, so each message goes to exactly one of them, nothing is copied or held a second time,
+Receiving. The loop's thread appends a run of messages to the subscription's buffer, the same deque that the
+pending limits are counted on, and wakes sleeping readers once. Readers take from that deque directly. Its
+operations are atomic, so each message goes to exactly one reader, nothing is copied or held a second time,
 and an interrupted reader can't lose what it has not taken.
 
 Publishing. The caller's thread checks and encodes, appends to an outbox, and wakes the loop only when the
-outbox was empty. The loop runs callbacks in the order they were asked for, so whatever the same thread
-calls afterwards (flush, request, close) finds its publishes sent before.
+outbox was empty. The loop runs callbacks in the order in which they were requested, so whatever the same
+thread calls afterwards (flush, request, close) finds its earlier publishes sent.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from jetspark.blocking._engine import Engine, EngineLoop
     from jetspark.connection.options import ConnectOptions
 
-# A publishing thread lets the loop catch up after so many bytes: often enough to bound what is unsent, and
-# seldom enough that the hop costs nothing a message.
+# A publishing thread lets the loop catch up after this many bytes: often enough to bound what is unsent, and
+# rarely enough that the hop between threads costs next to nothing per message.
 GIVE_WAY_AT = 262_144
 
 
 class ThreadSubscription(SubscriptionSink):
-    """A subscription that is read by threads, or by a worker thread of its own that calls the callback."""
+    """A subscription that is read by threads, or by its own worker thread that calls the callback."""
 
     def __init__(self, *args: Any) -> None:
         self.readers = ThreadWaiters()
@@ -62,7 +62,7 @@ class ThreadSubscription(SubscriptionSink):
 
     @property
     def engine_core(self) -> EngineCore:
-        """The core of the connection it belongs to."""
+        """The core of its connection."""
         return cast("EngineCore", self.core)
 
     # In the loop's thread
@@ -85,9 +85,9 @@ class ThreadSubscription(SubscriptionSink):
                 done.set_result(None)
 
         def work(_held: object = self.engine_core.held()) -> None:
-            # Held: a connection whose callbacks run is in use.
+            # _held keeps the connection alive: while its callbacks run, it is in use.
             self._work(callback)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for this
                 loop.call_soon_threadsafe(finish)
 
         self.worker = threading.Thread(target=work, name=f"jetspark-callback-{self.subject}", daemon=True)
@@ -96,14 +96,14 @@ class ThreadSubscription(SubscriptionSink):
         try:
             await done
         except asyncio.CancelledError:
-            # Unsubscribed, closed, or out of time: the callback that runs can't be stopped, the rest can.
+            # Unsubscribed, closed, or timed out: the running callback can't be stopped, the rest can.
             self._pending.clear()
             raise
 
     # In threads of user code
 
     def refuse_callback(self) -> None:
-        """Raise when there is a callback, which reads in place of others."""
+        """Raise if there is a callback, which is then the only reader."""
         self._refuse_callback()
 
     def read(self) -> Iterator[Msg]:
@@ -114,7 +114,7 @@ class ThreadSubscription(SubscriptionSink):
         while True:
             if _process.pid != owner:
                 raise _process.forked(owner)
-            # Looked at first: what was delivered before the end must be yielded.
+            # Checked first: what was delivered before the end must be yielded.
             closed = self._closed
             try:
                 message = popleft()
@@ -128,7 +128,7 @@ class ThreadSubscription(SubscriptionSink):
             yield message
 
     def read_one(self, timeout: float | None) -> Msg | None:
-        """The next message, None at the end, RequestTimeout when ``timeout`` seconds have passed."""
+        """The next message, None at the end; raises RequestTimeout after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             closed = self._closed
@@ -148,13 +148,13 @@ class ThreadSubscription(SubscriptionSink):
         return bool(self._pending) or self._closed
 
     def _work(self, callback: Any) -> None:
-        # JetsparkError: why the subscription ended; the connection has reported it.
+        # JetsparkError: the reason why the subscription ended; the connection has reported it.
         with contextlib.suppress(JetsparkError):
             for message in self.read():
                 try:
                     callback(message)
                 except BaseException as error:
-                    # SystemExit too: Python would end the thread, and with it the subscription, in silence.
+                    # SystemExit too: Python would silently end the thread, and with it the subscription.
                     self._failed(error)
 
 
@@ -174,7 +174,7 @@ class ThreadOutbox(Outbox):
 
     @property
     def unsent(self) -> int:
-        """Bytes published that have not left the process."""
+        """Bytes that were published and have not left the process."""
         return self.size + self._left_size + (self.link.unsent if self.link is not None else 0)
 
     def send(self, pieces: tuple[bytes, ...], size: int) -> None:
@@ -203,7 +203,7 @@ class ThreadOutbox(Outbox):
             self._left += pieces
             self._left_size += size
             self._left_count += 1
-            # Again and again: a wake-up lost to Ctrl-C right here must not keep later publishes back.
+            # Repeatedly: a wake-up lost to Ctrl-C right here must not hold back later publishes.
             wake = self._left_count % 256 == 1
             self.unyielded += size
         if wake:
@@ -213,7 +213,7 @@ class ThreadOutbox(Outbox):
                 raise closed_error() from None
 
     def gather(self) -> None:
-        """In the loop: put what threads have left in line before whatever comes next."""
+        """In the loop: queue what threads have left before whatever comes next."""
         if self._left:
             self._collect()
 
@@ -244,7 +244,7 @@ class EngineCore(Core):
 
     def __init__(self, engine: EngineLoop, options: ConnectOptions) -> None:
         super().__init__(options, Kinds(message=Msg, subscription=ThreadSubscription, outbox=ThreadOutbox))
-        # What user code holds of the engine, while it holds any.
+        # Returns the Engine while user code holds it.
         self.held: Callable[[], Engine | None] = lambda: None
         self.engine = engine
         self.pid = engine.pid
@@ -253,7 +253,7 @@ class EngineCore(Core):
         self._workers: list[threading.Thread] = []
 
     def give_way(self) -> None:
-        """For threads, after publishing: wait for the loop when much was published, and for a slow server."""
+        """For threads, after publishing: wait for the loop if much was published, and for a slow server."""
         if self.outbox.unyielded >= GIVE_WAY_AT:
             self.outbox.unyielded = 0
             self.engine.run(self.outbox.give_way)
@@ -263,7 +263,7 @@ class EngineCore(Core):
             raise closed_error()
 
     def add_worker(self, worker: threading.Thread) -> None:
-        """Remember a thread that runs callbacks."""
+        """Register a thread that runs callbacks."""
         self._workers = [other for other in self._workers if other.is_alive()]
         self._workers.append(worker)
 
@@ -275,7 +275,7 @@ class EngineCore(Core):
                 worker.join(max(0.0, deadline - time.monotonic()))
 
     def detach_caller(self) -> None:
-        """When a callback drains its own subscription or connection, nobody may wait for that callback."""
+        """If the caller is a callback that drains its own subscription or connection, do not wait for it."""
         caller = threading.current_thread()
         for sink in list(self.router.sinks.values()):
             if isinstance(sink, ThreadSubscription) and sink.worker is caller:
@@ -284,9 +284,9 @@ class EngineCore(Core):
                 sink.detached = True
 
     def detach_reader(self, caller: threading.Thread) -> None:
-        """Nor may anybody wait for the thread that drains the connection, if it reads from something.
+        """Nor wait for the thread that drains the connection, if it is itself a reader.
 
-        To be called in the loop, which changes the set of drained sinks at any time.
+        Must be called in the loop, which may change the set of drained sinks at any time.
         """
         for sink in [*self.router.sinks.values(), *self.router.drained]:
             if isinstance(sink, FlowSink | SubscriptionSink):
@@ -301,7 +301,7 @@ class EngineConnection(Connection):
         self.engine_core = core
 
     def __del__(self) -> None:
-        """Nothing: the facade tells of a connection that was never closed."""
+        """Nothing: the facade reports a connection that was never closed."""
 
 
 KINDS = JetStreamKinds(

@@ -2,19 +2,19 @@
 
 Theory of operation
 -------------------
-One daemon thread a connection, started by the first call. ``run(function, ...)`` may be called by any
-number of threads: the coroutine becomes a task of the loop and the caller sleeps on a lock of its own until
-the task is done. An exception that hits the sleeping caller (Ctrl-C) cancels the task and goes on its way.
+One daemon thread per connection, started by the first call. ``run(function, ...)`` may be called by any
+number of threads: the coroutine becomes a task of the loop, and the caller sleeps on its own lock until the
+task is done. An exception that hits the sleeping caller (Ctrl-C) cancels the task and propagates.
 
-No caller sleeps for ever: calls are registered, and whatever is left when the loop ends, even what it
-never got to start, fails with :class:`ConnectionClosed`.
+No caller sleeps forever: calls are registered, and whatever is left when the loop ends, even calls that it
+never started, fails with :class:`ConnectionClosed`.
 
-A fork copies locks in any state and no thread, so a child touches nothing here but the owner's pid, which
-is looked at first in every call.
+A fork copies locks in any state and no threads. So a child touches nothing here but the owner's pid, which
+every call checks first.
 
 The thread holds the :class:`EngineLoop`, and so does the connection that lives in it. Facades hold the
-:class:`Engine`. So when user code has dropped the last of them, the Engine is collected, and with it whoever
-was asked to be told (see ``connection.py``): a thread must not keep a connection open that nobody can use.
+:class:`Engine`. When user code has dropped the last facade, the Engine is collected, and the connection's
+finalizer runs (see ``connection.py``): a thread must not keep a connection open that can no longer be used.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 
 def closed_error() -> ConnectionClosed:
-    """What every call after ``close`` gets."""
+    """The error of every call after ``close``."""
     return ConnectionClosed("the connection is closed; open a new one with jetspark.blocking.connect()")
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The loop's exception handler. As asyncio's own, but in our log: the program knows of no loop."""
+    """The loop's exception handler. Like asyncio's own, but in our log: the program knows of no loop."""
     rest = "".join(
         f"\n{key}: {value!r}" for key, value in context.items() if key not in ("message", "exception")
     )
@@ -54,7 +54,7 @@ def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 
 async def _unattended(function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Run what nobody waits for. A connection that is lost or closed has cleaned up already."""
+    """Run what no caller waits for. A connection that is lost or closed has already cleaned up."""
     try:
         await function()
     except JetsparkError as error:
@@ -64,7 +64,7 @@ async def _unattended(function: Callable[[], Coroutine[Any, Any, object]]) -> No
 
 
 class _Call(Generic[T]):
-    """A function on its way through the loop and the caller that waits for its result."""
+    """A function on its way through the loop, and the caller that waits for its result."""
 
     __slots__ = ("_cancelled", "_make", "_task", "done", "error", "value")
 
@@ -85,11 +85,11 @@ class _Call(Generic[T]):
             self._task = asyncio.get_running_loop().create_task(self._run(engine))
 
     async def _run(self, engine: EngineLoop) -> None:
-        # The caller is woken from here and not by a callback of the task: that would be a loop turn later.
+        # The caller is woken from here and not by a callback of the task: that would be one loop turn later.
         try:
             self.value = await self._make()
         except asyncio.CancelledError:
-            # By Ctrl-C, then nobody looks at this any more, or because the engine stops.
+            # Either by Ctrl-C, and then the result is not used, or because the engine stops.
             self.error = closed_error()
         except BaseException as error:
             self.error = error
@@ -103,13 +103,13 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def abandon(self) -> None:
-        """It will never run, or never end: tell the caller."""
+        """It will never run, or never end: wake the caller with an error."""
         self.error = closed_error()
         self.done.release()
 
 
 class EngineLoop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self, name: str = "jetspark-engine") -> None:
         self.pid = _process.pid
@@ -129,23 +129,23 @@ class EngineLoop:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether it accepts no more calls."""
         return self._stopped
 
     def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the async function in the loop and return its result, or raise what it raised.
 
-        The coroutine is made in the loop's thread, so an interrupted or refused call leaves none behind. An
-        exception in the waiting thread, such as Ctrl-C, cancels it.
+        The coroutine is created in the loop's thread, so an interrupted or refused call leaves none behind.
+        An exception in the waiting thread, such as Ctrl-C, cancels it.
         """
         return self._wait(_Call(functools.partial(function, *args, **kwargs)))
 
     def finish(self, function: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
-        """The same for what must not be cancelled half-way; TimeoutError when it takes too long."""
+        """The same for calls that must not be cancelled half-way; TimeoutError if it takes too long."""
         return self._wait(_Call(function), cancel=False, timeout=timeout)
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Start it in the loop and wait for nothing; may be called by any thread, also by the loop's."""
+        """Start it in the loop without waiting. Any thread may call this, including the loop's own."""
         if self.pid == _process.pid and not self._stopped:
             call = _Call(functools.partial(_unattended, function))
             self._calls.add(call)  # keeps it alive
@@ -166,11 +166,11 @@ class EngineLoop:
             try:
                 raise call.error
             finally:
-                del call  # it would be a cycle: the error's traceback holds this frame
+                del call  # otherwise there is a cycle: the error's traceback holds this frame
         return call.value  # type: ignore[return-value]
 
     def stop(self) -> None:
-        """End the loop, cancel what runs in it, and wait for the thread. Repeating it is harmless."""
+        """End the loop, cancel what runs in it, and wait for the thread. May be repeated."""
         if self.is_foreign:
             return
         with self._lock:
@@ -184,7 +184,7 @@ class EngineLoop:
             thread.join()
 
     def leave(self, last: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run ``last`` in the loop, then end it. Waits for nothing: finalizers in any thread may call it."""
+        """Run ``last`` in the loop, then end it. Does not wait: finalizers in any thread may call this."""
 
         async def end() -> None:
             try:
@@ -213,7 +213,7 @@ class EngineLoop:
 
     def _signal(self, function: Callable[[], object]) -> None:
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(function)
 
     def _start(self) -> None:
@@ -241,16 +241,16 @@ class EngineLoop:
 
 
 class Engine:
-    """What facades hold of the loop: it goes when the last of them goes."""
+    """What facades hold of the loop: it is collected with the last of them."""
 
     def __init__(self) -> None:
         self.loop = EngineLoop()
-        #: The facade of the connection, which lives as long as anything that was made of it.
+        #: The facade of the connection; it lives as long as anything that was made from it.
         self.connection: object = None
 
     @property
     def pid(self) -> int:
-        """The process that it works for."""
+        """The process that it belongs to."""
         return self.loop.pid
 
     @property
@@ -260,7 +260,7 @@ class Engine:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether it accepts no more calls."""
         return self.loop.is_stopped
 
     def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

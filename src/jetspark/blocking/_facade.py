@@ -20,12 +20,12 @@ A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Items of an async generator that cross the thread border at once, at most.
+# The largest number of items of an async generator that cross the thread boundary at once.
 _LARGEST_BATCH = 1024
 
 
 class Facade(Generic[A]):
-    """An async object and the engine that it lives in."""
+    """An async object and the engine that it runs in."""
 
     def __init__(self, engine: Engine, target: A) -> None:
         self._engine = engine
@@ -54,7 +54,7 @@ class Facade(Generic[A]):
     ) -> Iterator[T]:
         """Yield what the async generator yields.
 
-        Batches grow from one item, so the first comes as soon as there is one and the rest costs few hops.
+        Batches grow from one item, so the first arrives as soon as possible and the rest costs few hops.
         """
         source: Any = function(*args, **kwargs)
         size, ended = 1, False
@@ -76,7 +76,7 @@ def inside(facade: Facade[A]) -> tuple[Engine, A]:
 
 
 async def _take(source: AsyncIterator[T], count: int) -> tuple[list[T], bool, BaseException | None]:
-    """At most ``count`` items, whether it has ended, and the error that ended it, which comes behind them."""
+    """At most ``count`` items, whether the source has ended, and the error that ended it after them."""
     found: list[T] = []
     try:
         while len(found) < count:
@@ -89,7 +89,7 @@ async def _take(source: AsyncIterator[T], count: int) -> tuple[list[T], bool, Ba
 
 
 def check_plain(field: str, function: object) -> None:
-    """Refuse a coroutine function: nothing here would await what it returns."""
+    """Refuse a coroutine function: nothing here would await its result."""
     if inspect.iscoroutinefunction(function):
         raise InvalidArgument(
             field, function, "must be a plain function; async ones are for jetspark.connect()"

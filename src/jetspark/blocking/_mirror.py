@@ -1,4 +1,4 @@
-"""How the facade stays the same API: docstrings come from the async side, pairs are registered for the test.
+"""Keeps the facade the same API: docstrings come from the async side, and pairs are registered for the test.
 
 Mark a facade class with ``@mirrors(AsyncClass)`` and each of its methods and properties with
 ``@documented_by(AsyncClass.method)``; ``tests/blocking/test_parity.py`` then compares names, signatures and
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# From the words of the async documentation to ours, in this order.
+# Words of the async documentation and their blocking replacements, applied in this order.
 _WORDS = (
     ("async with ", "with "),
     ("``async with``", "``with``"),
@@ -28,7 +28,7 @@ _WORDS = (
     ("jetspark.connect`", "jetspark.blocking.connect`"),
     ("jetspark.connect(", "jetspark.blocking.connect("),
 )
-# Sentences that are different here, however their lines are broken.
+# Sentences that differ here, regardless of how their lines are broken.
 _SENTENCES = (
     (
         "Get some messages: ``await`` it for the batch, or ``async for`` over them as they come.",
@@ -42,7 +42,7 @@ _SENTENCES = (
     ("Await ``wait`` for the end.", "Call ``wait`` for the end."),
     ("n async context manager", " context manager"),
 )
-# "a function, async or not, called with": here it is plain.
+# "a function, async or not, called with": in the blocking API it must be plain.
 _EITHER_KIND = re.compile(r",\s+async or not(?=;)|,\s+async or not,|(?<=\()async or not;\s+")
 
 
@@ -50,8 +50,8 @@ _EITHER_KIND = re.compile(r",\s+async or not(?=;)|,\s+async or not,|(?<=\()async
 class Pair:
     """An async class and its facade.
 
-    ``attributes``: names that the async objects have as plain attributes, which a look at the class can't
-    see.
+    ``attributes``: names that the async objects have as plain attributes, which inspecting the class does not
+    show.
     """
 
     asynchronous: type
@@ -60,14 +60,14 @@ class Pair:
 
 
 PAIRS: list[Pair] = []
-"""Every class of the facade with the class it mirrors."""
+"""Every class of the facade, with the class that it mirrors."""
 
 NOTES: dict[object, str] = {}
-"""What a facade's docstring says beyond the async one."""
+"""What a facade's docstring says in addition to the async one."""
 
 
 def translate(doc: str | None) -> str:
-    """A docstring of the async API in the words of the blocking one."""
+    """A docstring of the async API in the words of the blocking API."""
     text = inspect.cleandoc(doc or "")
     text = _EITHER_KIND.sub("", text)
     for sentence, ours in _SENTENCES:
@@ -78,7 +78,7 @@ def translate(doc: str | None) -> str:
 
 
 def documented_by(source: object, *, note: str = "") -> Callable[[F], F]:
-    """Take the docstring of ``source``, plus ``note`` about threads where there is something to say."""
+    """Take the docstring of ``source``, plus a ``note`` about threads where one is needed."""
 
     def copy(function: F) -> F:
         function.__doc__ = _with_note(source, note)
@@ -90,7 +90,7 @@ def documented_by(source: object, *, note: str = "") -> Callable[[F], F]:
 
 
 def mirrors(source: type, *, attributes: Iterable[str] = (), note: str = "") -> Callable[[C], C]:
-    """Register the facade of an async class and take over its docstring."""
+    """Register the facade of an async class and copy its docstring."""
 
     def register(cls: C) -> C:
         cls.__doc__ = _with_note(source, note)

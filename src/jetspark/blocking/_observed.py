@@ -1,4 +1,4 @@
-"""Publishers and batches of a connection that is observed, in the thread of the caller and its context."""
+"""Publishers and batches of an observed connection; the observer runs in the caller's thread and context."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Observed:
 
 
 class ObservedPublisher(_Observed, Publisher):
-    """A publisher that tells the observer of each message."""
+    """A publisher that reports each message to the observer."""
 
     def publish_nowait(
         self,
@@ -74,8 +74,8 @@ class ObservedPublisher(_Observed, Publisher):
 
 
 class ObservedAtomicBatch(_Observed, AtomicBatch):
-    """A batch that tells the observer of each message."""
+    """A batch that reports each message to the observer."""
 
 
 class ObservedFastIngest(_Observed, FastIngest):
-    """A fast-ingest batch that tells the observer of each message."""
+    """A fast-ingest batch that reports each message to the observer."""

@@ -1,6 +1,6 @@
-"""Which process this is, cheap enough to ask for each message.
+"""The id of the current process, cheap enough to check for each message.
 
-``os.getpid`` is a system call; the number can only change in a fork, and Python tells us of those.
+``os.getpid`` is a system call. The id can change only in a fork, and Python notifies us of those.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jetspark.errors import ConnectionClosed
 
 
 class Clearable(Protocol):
-    """Something a child must find empty."""
+    """Something that must be empty in a forked child."""
 
     def clear(self) -> None:
         """Empty it."""
@@ -22,7 +22,7 @@ class Clearable(Protocol):
 pid = os.getpid()
 
 emptied_by_fork: weakref.WeakSet[Clearable] = weakref.WeakSet()
-"""Buffers of received messages: a forked child finds them empty, so that readers need not ask each time."""
+"""Buffers of received messages: a forked child finds them empty, so readers need not check each time."""
 
 
 def _after_fork() -> None:
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def forked(owner: int) -> ConnectionClosed:
-    """The error for a connection of process ``owner`` that is used in this one."""
+    """The error for a connection of the process ``owner`` that is used in this process."""
     return ConnectionClosed(
         f"this connection belongs to process {owner} and this is process {pid}, forked from it: "
         "a fork takes no threads along; open a new connection in the child with jetspark.blocking.connect()"

@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 The loop puts what arrives into the buffer as *runs*: lists, each with one list iterator that all readers
-share. A list iterator's step is a single step for the interpreter, so each message goes to exactly one
-thread without a lock. Readers chain those iterators in C (``itertools.chain``): a message costs no Python
-frame, and Ctrl-C can't strike between taking a message out of the buffer and handing it to the ``for`` loop.
+share. Advancing a list iterator is atomic in the interpreter, so each message goes to exactly one thread
+without a lock. Readers chain those iterators in C (``itertools.chain``): a message costs no Python frame, and
+Ctrl-C can't strike between taking a message out of the buffer and handing it to the ``for`` loop.
 
-Runs are as long as the stride in which the machine wants to hear of progress. At the end of one the reader
-asks the loop to report, once for however many are due: the machine itself is touched by the loop alone.
+A run is as long as the stride in which the state machine needs progress reports. At its end the reader asks
+the loop to report, once for however many are due: only the loop touches the state machine.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Iterator
 
-# Where limits are in bytes, runs are cut into so many, to report in time.
+# Where limits are in bytes, arriving messages are cut into this many runs, to report in time.
 _CUTS = 8
 
 
 class Run:
-    """Messages that arrived together. ``left`` is shared by all readers, ``end`` its place in the order."""
+    """Messages that arrived together. ``left`` is shared by all readers; ``end`` is its position in order."""
 
     __slots__ = ("end", "items", "left")
 
@@ -48,12 +48,12 @@ class Run:
 
 
 class RunBuffer:
-    """What has arrived and was not taken. Filled by the loop, read by any thread."""
+    """Messages that have arrived and were not taken. Filled by the loop, read by any thread."""
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
         self.appended = 0
-        # Beyond stop_after: counted, because the machine counts them, and never handed out.
+        # Messages beyond stop_after: counted, because the state machine counts them, but never handed out.
         self._hidden = 0
         _process.emptied_by_fork.add(self)
 
@@ -62,36 +62,36 @@ class RunBuffer:
             first = self._runs[0]
         except IndexError:
             return self._hidden
-        # Only the first run can be partly taken: a run leaves when it is used up.
+        # Only the first run can be partly taken: a run is removed when it is used up.
         return self.appended - first.end + length_hint(first.left) + self._hidden
 
     def append(self, items: list[Any]) -> None:
-        """Add a run; the list is the buffer's from now on."""
+        """Add a run; the buffer owns the list from now on."""
         self.appended += len(items)
         self._runs.append(Run(items, self.appended))
 
     def hide(self, count: int) -> None:
-        """Count messages that nobody will get."""
+        """Count messages that no reader will get."""
         self._hidden += count
 
     def first(self) -> Run | None:
-        """The run that is being read."""
+        """The run that is currently being read."""
         try:
             return self._runs[0]
         except IndexError:
             return None
 
     def all(self) -> list[Run]:
-        """Every run, the first perhaps in part."""
+        """Every run; the first may be partly taken."""
         return list(self._runs)
 
     def drop(self, run: Run) -> None:
-        """Let go of a run that is used up; another reader may have done so."""
+        """Remove a run that is used up; another reader may have done so."""
         with contextlib.suppress(ValueError):
             self._runs.remove(run)
 
     def trim(self, count: int) -> None:
-        """Throw the newest ``count`` messages away."""
+        """Discard the newest ``count`` messages."""
         while count > 0 and self._runs:
             run = self._runs[-1]
             cut = min(count, length_hint(run.left))
@@ -103,11 +103,11 @@ class RunBuffer:
                 self._runs.pop()
 
     def take_all(self) -> list[Any]:
-        """Everything at once, and so that no reader can get any of it meanwhile."""
+        """Take everything at once, so that no reader can get any of it meanwhile."""
         return list(chain.from_iterable([run.left for run in self._runs]))
 
     def clear(self) -> None:
-        """Throw everything away; readers in the middle of a run find its end."""
+        """Discard everything; readers in the middle of a run find its end."""
         for run in list(self._runs):
             run.items.clear()
         self._runs.clear()
@@ -115,12 +115,12 @@ class RunBuffer:
 
 
 class ReadByThreads(FlowSink):
-    """What turns a kind of sink into one that is read by threads."""
+    """Turns a kind of sink into one that is read by threads."""
 
     _exact: bool
 
     def __init__(self, source: Any, options: Any, on_warning: Any = None) -> None:
-        make: Any = super().__init__  # of the kind that it is mixed into
+        make: Any = super().__init__  # of the class that it is mixed into
         make(source, options, on_warning)
         self.runs = RunBuffer()
         self.buffer = cast("deque[Any]", self.runs)
@@ -154,7 +154,7 @@ class ReadByThreads(FlowSink):
         self.readers.wake_all()
 
     def _report_now(self) -> None:
-        # First: what a reader takes from here on makes it ask again.
+        # First: a reader that takes something from here on asks again.
         self._signalled = False
         first = self.runs.first()
         self._taken_seen = self.runs.appended if first is None else first.end - length_hint(first.left)
@@ -163,7 +163,7 @@ class ReadByThreads(FlowSink):
     # In threads of user code
 
     def parts(self, deadline: float | None = None) -> Iterator[Iterable[Any]]:
-        """What is left of each run, one after the other; returns at the end of the consume."""
+        """The rest of each run, one after the other; returns at the end of the consume."""
         buffer = self.runs
         while True:
             run = self._next_run(deadline)
@@ -173,10 +173,10 @@ class ReadByThreads(FlowSink):
             buffer.drop(run)
             if not self._signalled and run.end - self._taken_seen >= (self._run_length or 1):
                 self._signal()
-            del run  # its messages must not live until the next one comes
+            del run  # its messages must not stay alive until the next run arrives
 
     def batches(self) -> Iterator[Iterable[Any]]:
-        """All that is there, again and again; returns at the end of the consume."""
+        """All messages that are there, repeatedly; returns at the end of the consume."""
         buffer = self.runs
         while self._next_run() is not None:
             runs = buffer.all()
@@ -187,7 +187,7 @@ class ReadByThreads(FlowSink):
             del run, runs  # as above
 
     def take(self, deadline: float | None = None) -> Any:
-        """The next message, None at the end; TimeoutError when there is none at ``deadline`` (monotonic)."""
+        """The next message, None at the end; raises TimeoutError at ``deadline`` (monotonic)."""
         for part in self.parts(deadline):
             for message in part:
                 return message
@@ -200,14 +200,14 @@ class ReadByThreads(FlowSink):
             if _process.pid != owner:
                 raise _process.forked(owner)
             self._raise_due()
-            # Looked at first: what arrived before the end must be handed out.
+            # Checked first: what arrived before the end must be handed out.
             done = self.done
             run = self.runs.first()
             if run is not None:
                 return run
             if done:
                 return None
-            # Whatever became of earlier signals: the machine must know that the buffer is empty.
+            # Whatever happened to earlier signals: the state machine must know that the buffer is empty.
             if self._taken_seen != self.runs.appended:
                 self._signal()
             left = None if deadline is None else deadline - time.monotonic()
@@ -215,7 +215,7 @@ class ReadByThreads(FlowSink):
                 raise TimeoutError
 
     def _raise_due(self) -> None:
-        """Raise what readers have to hear of before the next message."""
+        """Raise what readers have to know before the next message."""
 
     def _ready(self) -> bool:
         return self.done or self.runs.first() is not None
@@ -231,11 +231,11 @@ class ThreadPullSink(ReadByThreads, PullSink):
 
 
 class PushedToThreads(ReadByThreads):
-    """What push sinks that are read by threads have beside."""
+    """What push sinks that are read by threads have in addition."""
 
     trouble: deque[Any]
     received: int
-    #: The thread that runs the callback, if there is one, and whether it is draining itself.
+    #: The thread that runs the callback, if there is one, and whether that thread is draining itself.
     worker: threading.Thread | None = None
     detached = False
 
@@ -266,6 +266,6 @@ class ThreadOrderedSink(ReadByThreads, OrderedSink):
     """The same for ordered consumers."""
 
     def _first_unread(self) -> Any:
-        # It comes again, so nobody may have it now: looking at it takes it away from the readers.
+        # These messages will be delivered again, so no reader may get them now: take_all removes them first.
         unread = self.runs.take_all()
         return unread[0] if unread else None

@@ -1,4 +1,4 @@
-"""What user code runs in, beside its own threads: waiting for messages, and the listener's thread."""
+"""Helpers for threads of user code: waiting for messages, and threads that call listeners."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = get_logger("blocking")
 
 
 # A signal in the instant before CPython begins to wait interrupts nothing; Ctrl-C would go unnoticed until
-# the end of the wait. So every wait looks up now and then.
+# the end of the wait. So every wait wakes up now and then.
 _SLICE = 1.0
 
 
@@ -44,8 +44,8 @@ def take(lock: threading.Lock, timeout: float | None = None) -> bool:
 class ThreadWaiters:
     """Threads that sleep until the loop's thread has something for them.
 
-    Lost wake-ups are impossible by order: a sleeper registers *before* it looks for the last time, and the
-    waker changes the state *before* it looks for sleepers. A deque's operations are atomic, so no lock is
+    The order makes lost wake-ups impossible: a sleeper registers *before* it checks for the last time, and
+    the waker changes the state *before* it looks for sleepers. A deque's operations are atomic, so no lock is
     shared and the loop never waits for a reader.
     """
 
@@ -74,7 +74,7 @@ class ThreadWaiters:
                     self._sleepers.remove(sleeper)
 
     def wake_all(self) -> None:
-        """Wake everyone who sleeps now."""
+        """Wake all threads that are sleeping now."""
         sleepers = self._sleepers
         while sleepers:
             try:
@@ -85,7 +85,7 @@ class ThreadWaiters:
 
 
 class ListenerThread:
-    """Calls the listener with each event, in order, in one thread, so that it may block or use the API."""
+    """Calls the listener with each event, in order, in one thread, so it may block or use the API."""
 
     def __init__(self, listener: Callable[[Event], None]) -> None:
         self._listener = listener
@@ -94,12 +94,12 @@ class ListenerThread:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Hand over an event; never blocks. One too many for a slow listener is dropped: the log has it."""
+        """Hand over an event; never blocks. A slow listener may miss events; the log has them."""
         if self._queue.qsize() < MAX_WAITING_EVENTS or isinstance(event, Closed):
             self._queue.put(event)
 
     def stop(self, grace: float) -> None:
-        """Let it finish what it has, at most ``grace`` seconds; it may be the caller itself."""
+        """Let it finish what it has, for at most ``grace`` seconds; it may be the calling thread itself."""
         self._queue.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(grace)
@@ -108,13 +108,13 @@ class ListenerThread:
         while (event := self._queue.get()) is not None:
             try:
                 self._listener(event)
-            except BaseException:  # SystemExit too, which would end the thread in silence
+            except BaseException:  # SystemExit too, which would silently end the thread
                 name = type(event).__name__
                 logger.exception("listener of the connection raised on %s", name, extra=fields(event=name))
 
 
 class Courier:
-    """Calls a function with what other threads have for it, in order, in a thread that the first one starts.
+    """Calls a function with items from other threads, in order, in a thread that the first item starts.
 
     The loop's thread must not run user code, which may block or use the API.
     """
@@ -127,7 +127,7 @@ class Courier:
         self._thread: threading.Thread | None = None
 
     def put(self, item: Any) -> None:
-        """Hand it over; never blocks."""
+        """Hand over an item; never blocks."""
         self._queue.put(item)
         with self._lock:
             if self._thread is None:
@@ -135,14 +135,14 @@ class Courier:
                 self._thread.start()
 
     def stop(self, grace: float) -> None:
-        """Let it finish what it has, at most ``grace`` seconds; it may be the caller itself."""
+        """Let it finish what it has, for at most ``grace`` seconds; it may be the calling thread itself."""
         with self._lock:
             thread = self._thread
             if thread is None:
                 return
             self._thread = None
             self._queue.put(None)
-        # Not alive: Ctrl-C struck while it was being started.
+        # Not alive: Ctrl-C struck while the thread was being started.
         if thread is not threading.current_thread() and thread.is_alive():
             thread.join(grace)
 
@@ -150,5 +150,5 @@ class Courier:
         while (item := self._queue.get()) is not None:
             try:
                 self._function(item)
-            except BaseException:  # SystemExit too, which would end the thread in silence
+            except BaseException:  # SystemExit too, which would silently end the thread
                 logger.exception("%s raised on %s", self._what, type(item).__name__)

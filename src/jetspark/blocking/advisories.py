@@ -34,7 +34,7 @@ class Advisories(Facade[AsyncAdvisories]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closed with its connection, or somebody else's: nothing is left to do.
+        # Closed with its connection, or it belongs to another process: nothing is left to do.
         if not (self._engine.is_foreign or self._engine.is_stopped):
             self.close()
 
@@ -94,7 +94,7 @@ class DeadLetters(Facade[AsyncDeadLetters]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closed with its connection, or somebody else's: nothing is left to do.
+        # Closed with its connection, or it belongs to another process: nothing is left to do.
         if not (self._engine.is_foreign or self._engine.is_stopped):
             self.close()
 

@@ -1,4 +1,4 @@
-"""Atomic batches, for threads. What is held back costs no hop between threads."""
+"""Atomic batches, for threads. Messages that are held back cost no hop between threads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class ThreadAtomicBatch(AsyncAtomicBatch):
-    """The loop's side, with what threads do themselves."""
+    """The loop's side, with the operations that threads do themselves."""
 
     @property
     def engine_core(self) -> EngineCore:
-        """The core of the connection it belongs to."""
+        """The core of its connection."""
         return cast("EngineCore", self._core)
 
     @property
     def finished(self) -> str:
-        """What has become of it, such as "committed"; empty while it is open."""
+        """How it ended, such as "committed"; empty while it is open."""
         return self._finished
 
     def add(
@@ -44,7 +44,7 @@ class ThreadAtomicBatch(AsyncAtomicBatch):
         ttl: float | str | None,
         schedule: Schedule | None,
     ) -> bool:
-        """In a thread: take a message; whether those that are held have to be sent now."""
+        """In a thread: add a message; returns whether the held messages have to be sent now."""
         return self._add(subject, data, headers, msg_id, expect, ttl, schedule)
 
     async def send_held(self) -> None:
@@ -59,7 +59,7 @@ class ThreadAtomicBatch(AsyncAtomicBatch):
 class AtomicBatch(Facade[ThreadAtomicBatch]):
     def __init__(self, engine: Engine, target: ThreadAtomicBatch) -> None:
         super().__init__(engine, target)
-        # Held while the loop sends, too: what is held back is touched by one thread at a time.
+        # Also held while the loop sends: only one thread at a time touches the messages that are held back.
         self._lock = threading.Lock()
 
     @property
@@ -85,7 +85,7 @@ class AtomicBatch(Facade[ThreadAtomicBatch]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._engine.is_foreign:
-            return  # the parent's batch is the parent's
+            return  # the batch belongs to the parent process
         if kind is not None:
             if not self._engine.is_stopped:
                 self.discard()

@@ -79,7 +79,7 @@ def connect(
     metrics: Metrics | None = None,
 ) -> Connection:
     check_plain("listener", listener)
-    # Something that can't be called is refused by the options, before a thread is started for it.
+    # The options refuse a listener that can't be called, before a thread is started for it.
     events: list[ListenerThread] = []
     connecting = async_connect(
         servers,

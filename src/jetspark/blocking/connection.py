@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("blocking")
 
-# How long the interpreter's exit may be held up by connections that were never closed.
+# How long connections that were never closed may delay the interpreter's exit.
 _EXIT_GRACE = 2.0
 
 
@@ -195,7 +195,7 @@ class Connection:
         headers: HeadersLike | None = None,
     ) -> Msg:
         answer = self._engine.run(self._client.request, subject, data, timeout=timeout, headers=headers)
-        return cast("Msg", answer)  # the parser makes what the kinds of the connection say
+        return cast("Msg", answer)  # the parser makes the class that the connection's kinds specify
 
     @documented_by(AsyncConnection.request_many)
     def request_many(
@@ -209,7 +209,7 @@ class Connection:
         sentinel: Callable[[Msg], bool] | None = None,
         headers: HeadersLike | None = None,
     ) -> Iterator[Msg]:
-        # Written out instead of driving the async generator, which would cost a hop for each answer.
+        # Written out instead of running the async generator, which would cost a hop for each answer.
         limit = time.monotonic() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
         with self.subscribe(inbox, max_messages=max_messages or 0) as answers:
@@ -275,7 +275,7 @@ class Connection:
     async def _drain(self, caller: threading.Thread) -> bool:
         self._core.detach_reader(caller)
         if self._client.is_draining:
-            return False  # another thread's drain, which is not over
+            return False  # another thread's drain, which is still in progress
         await self._client.drain()
         return True
 
@@ -286,7 +286,7 @@ class Connection:
     def close(self) -> None:
         if self._engine.is_foreign or self._engine.is_stopped:
             return
-        # Never cancelled: Ctrl-C here interrupts the waiting, and the loop finishes what it has begun.
+        # Never cancelled: Ctrl-C here interrupts the waiting, and the loop finishes what it has started.
         with contextlib.suppress(ConnectionClosed):  # another thread was faster
             self._engine.finish(self._client.close)
         self._shut_down()
@@ -317,14 +317,14 @@ class Connection:
 
 
 class _MessageOwner:
-    """What core messages answer through. A message does not keep its connection open."""
+    """Core messages respond through this. A message does not keep its connection open."""
 
     def __init__(self, connection: Connection) -> None:
         self.core = connection._core
         self._connection = weakref.ref(connection)
 
     def publish(self, subject: str, data: bytes, *, headers: HeadersLike | None) -> None:
-        """Of the facade, with whatever observes it."""
+        """Publish through the facade, including its observers."""
         connection = self._connection()
         if connection is None:
             raise closed_error()
@@ -332,7 +332,7 @@ class _MessageOwner:
 
 
 def _dropped(engine: EngineLoop, client: EngineConnection, listener: ListenerThread | None) -> None:
-    """User code holds nothing of the connection any more, and has not closed it."""
+    """User code holds no part of the connection any more, and has not closed it."""
     if engine.is_foreign or engine.is_stopped:
         return
     was_open, where = not client.is_closed, client.connected_url or ", ".join(client.servers)
@@ -358,7 +358,7 @@ _open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 @atexit.register
 def _close_at_exit() -> None:
-    """Send what was published and say goodbye, but never hold up the exit for long."""
+    """Send what was published and close, but never delay the exit for long."""
     deadline = time.monotonic() + _EXIT_GRACE
     for connection in list(_open_connections):
         engine = connection._engine
@@ -370,8 +370,8 @@ def _close_at_exit() -> None:
 
 
 async def _leave(client: EngineConnection, grace: float) -> None:
-    # Closing while the server still sends (acks, say) may make TCP throw away what it has not read of ours.
-    # Its PONG says that it has; the close itself gets the rest of the time.
+    # Closing while the server still sends (acks, for example) may make TCP discard our data that the server
+    # has not read. Its PONG says that it has read everything; the close itself gets the rest of the time.
     try:
         await asyncio.wait_for(client.flush(), grace * 0.75)
     except (JetsparkError, TimeoutError):

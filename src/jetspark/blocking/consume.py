@@ -31,7 +31,7 @@ Handler = Callable[[Message], Any]
 
 
 class ConsumeBase(Facade[A]):
-    """What all forms share: start at ``with``, stop or drain, one end."""
+    """What all forms share: start at ``with``, stop or drain, and the end."""
 
     def __init__(self, engine: Engine, target: A, errors: Courier | None) -> None:
         super().__init__(engine, target)
@@ -92,18 +92,18 @@ class ConsumeBase(Facade[A]):
         if not (self._engine.is_foreign or sink.done):
             self._run(AsyncConsumeBase.stop, self._target)
         elif not self._engine.is_foreign:
-            # It has ended by itself; what nobody has read is dropped here too.
+            # It has already ended; messages that were not read are dropped here too.
             sink.runs.clear()
             sink.takers.clear()
 
     def _read(self, sink: ReadByThreads) -> None:
-        """This thread takes messages from now on."""
-        # A forked child must not touch the lock in there, which a thread that it does not have may hold.
+        """This thread reads messages from now on."""
+        # A forked child must not touch the lock in there: it may be held by a thread that the child lacks.
         if not self._engine.is_foreign:
             sink.takers.add(threading.current_thread())
 
     def _has_read(self, sink: ReadByThreads) -> None:
-        """It has met the end."""
+        """This thread has reached the end."""
         if not self._engine.is_foreign:
             sink.takers.remove(threading.current_thread())
 
@@ -145,7 +145,7 @@ class Consume(ConsumeBase[AsyncConsume]):
 class ConsumeBatches(ConsumeBase[AsyncConsumeBatches]):
     def __iter__(self) -> Iterator[list[Message]]:
         sink = self._started()
-        # In C, as with single messages. Empty: another thread was faster.
+        # In C, as with single messages. An empty list means that another thread was faster.
         return filter(None, map(list, self._parts(sink)))
 
     def __next__(self) -> list[Message]:
@@ -177,7 +177,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
             threading.Thread(target=self._work, args=(sink,), name=f"jetspark-consume-{number}", daemon=True)
             for number in range(self._callback.concurrency)
         ]
-        # In the loop's thread, where no signal can leave one half started.
+        # In the loop's thread, where no signal can leave a thread half started.
         for thread in self._threads:
             self._core.add_worker(thread)
             thread.start()
@@ -208,7 +208,7 @@ class ConsumeCallback(ConsumeBase[AsyncConsumeCallback]):
             try:
                 callback(message)
             except BaseException as error:
-                # SystemExit too: Python would end the thread, and with it the consuming, in silence.
+                # SystemExit too: Python would silently end the thread, and with it the consuming.
                 self._callback.failed(error, cast("Any", message))
         with self._ending:
             self._callback.worker_ends(sink)

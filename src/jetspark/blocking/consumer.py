@@ -277,7 +277,7 @@ class Consumer(Facade[AsyncConsumer]):
         views: bool = False,
         on_error: ErrorListener | None = None,
     ) -> ConsumeArrow:
-        from jetspark.arrow import consume_arrow  # needs pyarrow, and knows this class
+        from jetspark.arrow import consume_arrow  # imported here: it needs pyarrow, and it imports this class
 
         return consume_arrow(
             self,

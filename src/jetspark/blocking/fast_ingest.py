@@ -1,4 +1,4 @@
-"""Fast ingest, for threads: a thread numbers and encodes its messages; it meets the loop once a window."""
+"""Fast ingest, for threads: a thread numbers and encodes its messages; it meets the loop once per window."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class ThreadFastIngest(AsyncFastIngest):
-    """The loop's side. Its pings and the end must not overtake messages that threads have left behind."""
+    """The loop's side. Its pings and the end must not overtake messages that threads have queued."""
 
     def __init__(self, core: EngineCore, **options: Any) -> None:
         super().__init__(core, **options)
-        # Held for a moment only, by threads while they number and leave a message: the loop takes it too.
+        # Held only briefly, by threads while they number and queue a message, because the loop takes it too.
         self.order = threading.Lock()
 
     @property
     def engine_core(self) -> EngineCore:
-        """The core of the connection it belongs to."""
+        """The core of its connection."""
         return cast("EngineCore", self._core)
 
     def _send(self, operation: int) -> None:
@@ -45,7 +45,7 @@ class ThreadFastIngest(AsyncFastIngest):
             super()._send(operation)
 
     def take(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
-        """In a thread: send a message and return its number; 0 when there is no room."""
+        """In a thread: send a message and return its number; 0 if there is no room."""
         flow = self._flow
         with self.order:
             if flow.sent >= flow.limit:
@@ -56,7 +56,7 @@ class ThreadFastIngest(AsyncFastIngest):
             return number
 
     def check_begun(self) -> None:
-        """Raise when the batch was never opened."""
+        """Raise if the batch was never opened."""
         if self._flow.state is State.NEW and not self._open:
             raise ConnectionClosed("the fast-ingest batch is not open; use it with 'with'")
 
@@ -65,10 +65,10 @@ class ThreadFastIngest(AsyncFastIngest):
         self._close()
 
     async def make_room(self, subject: str, data: bytes, block: HeaderBlock | None) -> int:
-        """Begin the batch with this message, whose number is returned, or wait for room and return 0."""
+        """Begin the batch with this message and return its number, or wait for room and return 0."""
         flow = self._flow
         if flow.sent < flow.limit:
-            return 0  # meanwhile
+            return 0  # room was made meanwhile
         if flow.state is State.NEW and not self._beginning:
             return await self._begin(subject, data, block)
         await self._wait_room()
@@ -118,7 +118,7 @@ class FastIngest(Facade[ThreadFastIngest]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._engine.is_foreign:
-            return  # the parent's batch is the parent's
+            return  # the batch belongs to the parent process
         try:
             if kind is None or not self._engine.is_stopped:
                 self._run(self._target.__aexit__, kind, error, trace)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Yielding(Protocol):
-    """What a message needs of its connection."""
+    """What a message needs from its connection."""
 
     engine: EngineLoop
 
@@ -54,7 +54,7 @@ class Message(MessageBase, eq=False, gc=False):
 
     @documented_by(AsyncMessage.ack_sync)
     def ack_sync(self, timeout: float | None = None) -> None:
-        # The async method reads nothing that this class does not have.
+        # The async method uses nothing that this class does not have.
         call: Any = AsyncMessage.ack_sync
         self._core.engine.run(call, self, timeout)
 
@@ -115,7 +115,7 @@ def take_batch(
     except JetsparkError:
         raise
     except BaseException:
-        # The fetch was cancelled, or it has ended and nobody was told: then its messages are here.
+        # The fetch was cancelled, or it has ended without our knowing: then its messages are here.
         engine.spawn(partial(_give_back, stash, batch))
         raise
     return batch
@@ -124,7 +124,7 @@ def take_batch(
 async def _collect(fetch: Callable[[], Awaitable[AsyncMessageBatch]], into: MessageBatch) -> None:
     found = await fetch()
     into.error = found.error
-    into.extend(found)  # type: ignore[arg-type]  # the parser makes what the kinds say
+    into.extend(found)  # type: ignore[arg-type]  # the parser makes the class that the kinds specify
 
 
 async def _give_back(stash: Stash, batch: MessageBatch) -> None:

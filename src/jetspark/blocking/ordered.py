@@ -32,7 +32,7 @@ class OrderedConsumer(Consumer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closed with its connection, or somebody else's: the server removes it by itself.
+        # Closed with its connection, or it belongs to another process: the server removes it by itself.
         if not (self._engine.is_foreign or self._engine.is_stopped):
             self.close()
 

@@ -1,7 +1,7 @@
 """The pipelined publisher, for threads.
 
-The calling thread checks and encodes the message, notes it under a lock and leaves it in the connection's
-outbox; the loop sends what has gathered there, and settles the futures of all acks of a received chunk
+The calling thread checks and encodes the message, records it under a lock and leaves it in the connection's
+outbox. The loop sends what has collected there, and settles the futures of all acks of a received chunk
 together. So no message costs a hop between threads.
 """
 
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
 
 
 class ThreadPublisher(AsyncPublisher):
-    """The loop's side: the async publisher, which wakes threads too.
+    """The loop's side: the async publisher, which also wakes threads.
 
-    Threads take messages in, under the guard; everything else happens in the loop's thread. So each message
-    is settled once, by the loop.
+    Threads add messages, under the guard; everything else happens in the loop's thread. So each message is
+    settled once, by the loop.
     """
 
     def __init__(self, core: EngineCore, *, window: int, ack_timeout: float, retry: bool) -> None:
         super().__init__(core, window=window, ack_timeout=ack_timeout, retry=retry)
         self.blocked = ThreadWaiters()
-        # Reentrant, because a collected object's finalizer may publish in the thread that holds it.
+        # Reentrant, because the finalizer of a collected object may publish in the thread that holds it.
         self._guard = threading.RLock()
         self._new_future = functools.partial(AckFuture, core)
 
     @property
     def engine_core(self) -> EngineCore:
-        """The core of the connection it belongs to."""
+        """The core of its connection."""
         return cast("EngineCore", self._core)
 
     def has_room(self) -> bool:
-        """Whether a waiting publish may go on, be it to learn that the publisher is closed."""
+        """Whether a waiting publish may continue, even if only to learn that the publisher is closed."""
         return not (self._flow.full and self._open)
 
     def take(self, subject: str, data: bytes, block: bytes | None, msg_id: str | None) -> Future[PubAck]:
-        """In a thread: take a message."""
+        """In a thread: add a message."""
         with self._guard:
             return cast("Future[PubAck]", self._submit(subject, data, block, msg_id))
 
@@ -70,15 +70,15 @@ class ThreadPublisher(AsyncPublisher):
         self._raise_failures()
 
     async def wait_connected(self, full: OutboundBufferFull) -> None:
-        """Wait for the connection; raise ``full`` when it does not come in time."""
+        """Wait for the connection; raise ``full`` if it is not back in time."""
         await self._wait_connected(full)
 
     async def end(self) -> None:
-        """End it; what has no ack fails."""
+        """End it; messages without an ack fail."""
         self._close(ConnectionClosed("the publisher was closed before the ack came"))
 
     def _send_due_soon(self) -> None:
-        # In a thread, which may not settle anything.
+        # Called in a thread, which must not settle anything.
         self._core.loop.call_soon_threadsafe(self._send_due)
 
     def _why_closed(self) -> str:
@@ -120,7 +120,7 @@ class Publisher(Facade[ThreadPublisher]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._engine.is_foreign:
-            return  # the parent's messages are the parent's
+            return  # the messages belong to the parent process
         try:
             if kind is None:
                 self.flush()
@@ -181,14 +181,14 @@ class Publisher(Facade[ThreadPublisher]):
 
     @documented_by(AsyncPublisher.publish_many)
     def publish_many(self, messages: Iterable[Publishing | tuple[str, bytes]]) -> AckBatch:
-        # What makes them runs in the caller's thread.
+        # The code that produces them runs in the caller's thread.
         made = list(messages) if isinstance(messages, Iterable) else messages
         return self._run(self._target.publish_many, made)
 
     @documented_by(AsyncPublisher.flush)
     def flush(self) -> None:
         if self._engine.is_stopped:
-            # Closed with the connection: nothing is pending, and what failed is known.
+            # Closed with the connection: nothing is pending, and the failures are known.
             self._target.raise_failures()
         else:
             self._run(self._target.flush)

@@ -51,7 +51,7 @@ class PullSubscription(Facade[AsyncPullSubscription]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closed with its connection, or somebody else's: nothing is left to do.
+        # Closed with its connection, or it belongs to another process: nothing is left to do.
         if not (self._engine.is_foreign or self._engine.is_stopped):
             self.unsubscribe()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Workplace(Protocol):
-    """What a subscription whose callback runs in a thread needs of its connection."""
+    """What a subscription whose callback runs in a thread needs from its connection."""
 
     held: Callable[[], Engine | None]
 
@@ -39,21 +39,21 @@ class Workplace(Protocol):
 
 
 class ThreadPushSubscription(AsyncPushSubscription):
-    """A push subscription whose callback runs in a thread of its own."""
+    """A push subscription whose callback runs in its own thread."""
 
     @property
     def workplace(self) -> Workplace:
-        """The connection, as those need it who run callbacks."""
+        """The connection, as code that runs callbacks needs it."""
         return cast("Workplace", self._core)
 
     @property
     def options(self) -> ConnectOptions:
-        """What the connection was made with."""
+        """The options that the connection was made with."""
         return self._core.options
 
     @property
     def sink(self) -> PushedToThreads:
-        """What threads read from."""
+        """The sink that threads read from."""
         return cast("PushedToThreads", self._started)
 
     def end(self) -> JetsparkError | None:
@@ -61,11 +61,11 @@ class ThreadPushSubscription(AsyncPushSubscription):
         return self._end()
 
     def came_to_end(self) -> None:
-        """Everything was handed out."""
+        """Everything has been handed out."""
         self._came_to_end()
 
     def refuse_callback(self) -> None:
-        """Raise when there is a callback, which reads in place of others."""
+        """Raise if there is a callback, which is then the only reader."""
         self._refuse_callback()
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
@@ -84,9 +84,9 @@ class ThreadPushSubscription(AsyncPushSubscription):
                 done.set_result(None)
 
         def work(_held: object = self.workplace.held()) -> None:
-            # Held: a connection whose callbacks run is in use.
+            # The argument keeps the connection alive: while its callbacks run, it is in use.
             self._work(callback)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for this
                 loop.call_soon_threadsafe(finish)
 
         worker = threading.Thread(target=work, name=f"jetspark-push-{self.subject}", daemon=True)
@@ -96,7 +96,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
         try:
             await done
         except asyncio.CancelledError:
-            # Unsubscribed, closed, or out of time: the callback that runs can't be stopped, the rest can.
+            # Unsubscribed, closed, or timed out: the running callback can't be stopped, the rest can.
             self.sink.buffer.clear()
             raise
         ended = self._end()
@@ -111,7 +111,7 @@ class ThreadPushSubscription(AsyncPushSubscription):
                 if self._auto_ack:
                     message.ack()
             except BaseException as error:
-                # SystemExit too: Python would end the thread, and with it the subscription, in silence.
+                # SystemExit too: Python would silently end the thread, and with it the subscription.
                 self._failed(error, message)
 
 
@@ -185,7 +185,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closed with its connection, or somebody else's: nothing is left to do.
+        # Closed with its connection, or it belongs to another process: nothing is left to do.
         if not (self._engine.is_foreign or self._engine.is_stopped):
             self.unsubscribe()
 
@@ -246,7 +246,7 @@ class PushSubscription(Facade[AsyncPushSubscription]):
         self._came_to_end()
 
     def _came_to_end(self) -> None:
-        """Everything was handed out: raise what ended it, and let the consumer be deleted if that is due."""
+        """Everything was handed out: raise the error that ended it, and delete the consumer if due."""
         if not self._engine.is_stopped:
             self._engine.spawn(self._delete_late)
         self._target.sink.takers.remove(threading.current_thread())

@@ -48,7 +48,7 @@ class Subscription:
     @property
     @documented_by(AsyncSubscription.pending_bytes)
     def pending_bytes(self) -> int:
-        # Settling the count is the loop's business while the loop runs.
+        # While the loop runs, only the loop updates the count.
         try:
             return self._engine.run(self._pending_bytes)
         except ConnectionClosed:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jetspark.connection.subscription import Subscription as Subscription
     # isort: on
 
-# The imports above, for run time.
+# The same exports as the imports above, for run time.
 _EXPORTS = {
     "jetspark.connection.client": "Connection",
     "jetspark.connection.message": "Msg",

@@ -1,18 +1,18 @@
-"""Who we say we are: from the options of ``connect`` to the fields of the CONNECT command.
+"""Authentication: turns the options of ``connect`` into fields of the CONNECT command.
 
-An :class:`Authenticator` is asked anew at every connect *and reconnect*, so callables and credential
-files hand out rotated secrets without a restart. Rules that hold throughout this file:
+An :class:`Authenticator` is asked again at every connect *and reconnect*, so callables and credential
+files can supply rotated secrets without a restart. Rules for this whole file:
 
 * a secret is inside a :class:`~jetspark._secret.Secret` (or a closure) except in the dict that
   ``connect_fields`` returns;
 * errors name the option or the path and the remedy, never content. Where a library's exception would
   carry content (``JSONDecodeError.doc``, ``UnicodeDecodeError.object``), ours is raised after the
   ``except`` block has ended, so that neither ``__cause__`` nor ``__context__`` refers to it;
-* functions that others call are decorated with :func:`~jetspark._secret.hides_locals`: raw text stands in
-  the locals of this file's frames, and a traceback keeps its frames;
-* what can be known to be wrong before connecting (mistyped seed, seed of another user) is refused here,
-  because all the server says is "Authorization Violation". Whether a JWT has expired is the server's to
-  say: this machine's clock may be wrong.
+* functions that other modules call are decorated with :func:`~jetspark._secret.hides_locals`: the locals of
+  this file's frames contain raw secrets, and a traceback keeps its frames;
+* whatever can be recognised as wrong before connecting (mistyped seed, seed of another user) is refused
+  here, because the server only says "Authorization Violation". Whether a JWT has expired is left to the
+  server: this machine's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from jetspark.errors import AuthorizationError, InvalidArgument
 
 SecretText: TypeAlias = "str | Secret"
 SecretSource: TypeAlias = "str | Secret | Callable[[], str | Secret]"
-"""A secret, or a function without arguments that is called for it at every connect and reconnect."""
+"""A secret, or a function without arguments that returns one; it is called at every connect and reconnect."""
 PathOrSecret: TypeAlias = "str | os.PathLike[str] | Secret"
 AuthCallable: TypeAlias = "Callable[[str | None], Mapping[str, Any]]"
-"""Gets the server's nonce (``None`` when it sent none), returns fields for CONNECT."""
+"""Takes the server's nonce (``None`` if the server sent none) and returns fields for CONNECT."""
 
 _SEED_BYTES = 58
 _SEED_SHAPE = re.compile(r"S[A-Za-z0-9]{20,}")
@@ -48,7 +48,7 @@ class Authenticator(Protocol):
     """Anything with this method can be passed as ``auth=``."""
 
     def connect_fields(self, nonce: str | None) -> dict[str, Any]:
-        """The fields of CONNECT that prove who we are. ``nonce`` is the server's challenge, if any."""
+        """The fields of CONNECT that prove our identity. ``nonce`` is the server's challenge, if any."""
         ...
 
 
@@ -81,7 +81,7 @@ class _Source:
 
 
 class UserPassword:
-    """``user`` and, unless the server wants none, ``password``."""
+    """``user``, with ``password`` if the server requires one."""
 
     __slots__ = ("_password", "_user")
 
@@ -175,7 +175,7 @@ class CredsFile:
 
 
 class CredsText:
-    """The content of a credentials file, for those who keep it in a secret store."""
+    """The content of a credentials file, for credentials that are kept in a secret store."""
 
     __slots__ = ("_text",)
 
@@ -196,7 +196,7 @@ class CallableAuth:
     __slots__ = ("_call",)
 
     def __init__(self, function: AuthCallable) -> None:
-        # In a closure: a functools.partial would print the secrets bound to it.
+        # In a closure: the repr of a functools.partial would show the secrets bound to it.
         self._call: AuthCallable = lambda nonce: function(nonce)
 
     @hides_locals
@@ -218,7 +218,7 @@ class CallableAuth:
 
 
 class Combined:
-    """Fields of several authenticators, for servers whose auth callout looks at more than one."""
+    """The fields of several authenticators, for servers whose auth callout checks more than one."""
 
     __slots__ = ("_parts",)
 
@@ -247,7 +247,7 @@ def build_authenticator(
     creds: PathOrSecret | None = None,
     auth: Authenticator | AuthCallable | None = None,
 ) -> Authenticator | None:
-    """Check the options of ``connect`` against each other and make the authenticator; ``None`` for none.
+    """Check the options of ``connect`` against each other and build the authenticator (``None`` without any).
 
     Allowed: ``user`` (+ ``password``); ``token``; ``nkey``; ``jwt`` (+ ``nkey``); ``creds``; ``auth``.
     ``creds`` or ``jwt`` may be joined by ``user``/``password`` or ``token``: an auth callout in operator
@@ -299,18 +299,18 @@ def build_authenticator(
 
 @hides_locals
 def jwt_expiry(jwt: SecretText) -> float | None:
-    """When a JWT expires, in seconds since the epoch (compare with ``time.time()``); ``None`` for never."""
+    """When a JWT expires, in seconds since the epoch (compare with ``time.time()``); ``None`` if never."""
     return _expiry(_claims(jwt.reveal() if isinstance(jwt, Secret) else jwt, "jwt"))
 
 
 def expiry_note(fields: Mapping[str, Any]) -> str:
-    """For the error of a refused CONNECT: that the JWT in its fields has expired, by this machine's clock."""
+    """A note for the error of a refused CONNECT whose JWT has expired by this clock, else empty."""
     try:
         expiry = jwt_expiry(fields["jwt"])
         if expiry is None or expiry > time.time():
             return ""
         when = datetime.fromtimestamp(expiry, UTC).isoformat(timespec="seconds")
-    except Exception:  # no JWT, or one of an auth function's own making
+    except Exception:  # not a JWT, or one that an auth function made in its own way
         return ""
     return f"the user JWT expired at {when} by this machine's clock: get new credentials"
 
@@ -319,7 +319,7 @@ def expiry_note(fields: Mapping[str, Any]) -> str:
 
 
 def _refuse_empty(name: str, value: Any) -> None:
-    # An empty value is an environment variable that was not set. An empty password may be meant.
+    # An empty value usually comes from an unset environment variable. An empty password may be intended.
     text = value.reveal() if isinstance(value, Secret) else value
     if isinstance(text, str) and not text.strip() and name != "password":
         raise InvalidArgument(
@@ -370,14 +370,14 @@ def _call(option: str, function: Callable[[], SecretText]) -> str:
 
 def _discard(value: object) -> None:
     if inspect.iscoroutine(value):
-        value.close()  # else Python warns that it was never awaited, far from the cause
+        value.close()  # otherwise Python warns that it was never awaited, far from the cause
 
 
 # --- files -------------------------------------------------------------------------------------------
 
 
 def show_path(path: str) -> str:
-    """The path for a message, unless it looks like a secret that was passed in place of a path."""
+    """The path as messages show it; masked if it looks like a secret passed in place of a path."""
     suspicious = "eyJ" in path or _SEED_SHAPE.search(os.path.basename(path)) or not path.isprintable()
     return "'***'" if suspicious or len(path) > 1024 else repr(path)
 
@@ -463,8 +463,8 @@ def _require_nonce(nonce: str | None, what: str) -> str:
 
 
 def _sign(seed: str, nonce: str, origin: str) -> tuple[str, str]:
-    """Public key and signature of the nonce, as CONNECT wants them (base64url without padding)."""
-    import nkeys  # here: it loads libsodium, which most connections don't need
+    """Public key and signature of the nonce, in the form that CONNECT needs (base64url without padding)."""
+    import nkeys  # imported here: it loads libsodium, which most connections don't need
 
     _check_seed(seed, origin)
     raw = bytearray(seed.encode())
@@ -479,7 +479,7 @@ def _sign(seed: str, nonce: str, origin: str) -> tuple[str, str]:
 
 
 def _check_seed(seed: str, origin: str) -> None:
-    # nkeys itself does not look at the checksum, and a mistyped seed would sign as somebody else.
+    # nkeys does not verify the checksum, so a mistyped seed would sign as another user.
     problem = ""
     if not seed.startswith("SU"):
         kind = {
@@ -519,7 +519,7 @@ def _jwt_fields(
     if claims.get("sub") != public:
         raise AuthorizationError(
             f"the seed in {seed_origin} does not belong to the user JWT in {origin}: "
-            "both must be of the same user"
+            "both must belong to the same user"
         )
     return {"jwt": jwt, "sig": signature}
 

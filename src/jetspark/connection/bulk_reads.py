@@ -1,24 +1,24 @@
-"""Fewer, larger reads of one link, while somebody reads from it in bulk.
+"""Fewer, larger reads on a link while a reader consumes from it in bulk.
 
 Theory of operation
 ===================
 
-Left alone, the loop wakes up for every few hundred messages. Where columns are read, which cost next to
-nothing per message, the waking costs more than the messages do, most of all on a machine whose cores the
-server fills. So readers of columns say that they read in bulk (``Core.bulk_reads``), and as long as
-there is one its link has a :class:`BulkReads`.
+By default the event loop wakes up for every few hundred messages. Reading columns costs next to nothing per
+message, so there the wake-ups cost more than the messages do, most of all on a machine whose cores are busy
+with the server. Readers of columns therefore declare that they read in bulk (``Core.bulk_reads``). While
+there is at least one, the link has a :class:`BulkReads`.
 
-After a large read the kernel wakes the loop only when ``WAIT_FOR`` bytes have come (SO_RCVLOWAT); it also
-makes room for them. Three things end the wait earlier: ``TICK`` seconds without a read, any write of ours,
-and the end of the connection. A small read does not begin a wait. So:
+After a large read, the kernel wakes the loop only when ``WAIT_FOR`` bytes have arrived (SO_RCVLOWAT); it also
+makes room for them. Three things end the wait earlier: ``TICK`` seconds without a read, any write to the
+link, and the end of the connection. A small read does not start a wait. So:
 
-- while messages pour in, any message of this connection may be late by ``TICK``, and no more;
+- while messages pour in, any message of this connection may be late, by at most ``TICK``;
 - the last messages of a backlog wait once, for at most ``TICK``;
-- messages that come one by one do not wait at all, and neither does a connection without such a reader.
+- messages that arrive one by one do not wait at all, nor does a connection without a bulk reader.
 
-It needs Linux, which looks again at what has arrived when the mark is lowered (the BSDs would keep it until
-more comes), and asyncio's own plain sockets, which read ``WAIT_FOR`` bytes at once. Everywhere else, TLS and
-uvloop included, nothing changes.
+This needs Linux, which checks again what has arrived when the mark is lowered (the BSDs would wait until
+more arrives), and asyncio's own plain sockets, which read ``WAIT_FOR`` bytes at once. Everywhere else,
+including TLS and uvloop, nothing changes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from typing import Any
 
 TICK = 0.004
 LARGE_READ = 32_768
-"""Bytes of a read after which more of the same is expected."""
+"""After a read of at least this many bytes, more data is expected to follow."""
 WAIT_FOR = 262_144
 
 
 class BulkReads:
-    """The bulk reads of one link, until ``end`` or ``close``."""
+    """Bulk reads on one link, until ``end`` or ``close``."""
 
     __slots__ = ("_loop", "_read_at", "_timer", "_transport", "waits")
 
@@ -46,7 +46,7 @@ class BulkReads:
         self._timer: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self.waits = False
-        """Whether the kernel lets us sleep until a lot has come."""
+        """Whether the kernel currently wakes us only after many bytes."""
 
     @staticmethod
     def possible(transport: Any) -> bool:
@@ -61,7 +61,7 @@ class BulkReads:
                 self._timer = self._loop.call_later(TICK, self._tick)
 
     def on_write(self) -> None:
-        """What comes now may be the answer to it."""
+        """Stop waiting: what arrives next may be the answer to this write."""
         if self.waits:
             self._wake()
 
@@ -92,5 +92,5 @@ class BulkReads:
 
     def _set_mark(self, count: int) -> None:
         sock = self._transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the socket is gone
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)

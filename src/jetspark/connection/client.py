@@ -1,4 +1,4 @@
-"""The NATS connection on asyncio: what users call. How it stays alive is in ``core``."""
+"""The NATS connection on asyncio, as users call it. ``core`` keeps it alive."""
 
 from __future__ import annotations
 
@@ -57,33 +57,33 @@ class Connection:
 
     @property
     def is_reconnecting(self) -> bool:
-        """Whether the connection is down and being renewed."""
+        """Whether the connection is down and reconnecting."""
         return self._core.reconnecting is not None
 
     @property
     def is_draining(self) -> bool:
-        """Whether ``drain`` is under way."""
+        """Whether ``drain`` is in progress."""
         return self._core.draining
 
     @property
     def connected_url(self) -> str | None:
-        """The connected server without credentials, None when disconnected."""
-        link = self._core.link  # once: the blocking facade reads this while the loop's thread may change it
+        """The URL of the connected server, without credentials; None when disconnected."""
+        link = self._core.link  # read once: the blocking facade calls this while the loop may change it
         return str(link.url) if link is not None else None
 
     @property
     def server_info(self) -> ServerInfo:
-        """The last INFO of the server connected now or last."""
+        """The most recent INFO of the current server, or of the previous one while disconnected."""
         return self._core.info
 
     @property
     def client_id(self) -> int:
-        """The server's number for this connection; it shows in the server's monitoring."""
+        """The server's id for this connection, as shown in the server's monitoring."""
         return self._core.info.client_id
 
     @property
     def max_payload(self) -> int:
-        """The largest message (headers + body) that the server takes."""
+        """The largest message (headers + body) that the server accepts."""
         return self._core.outbox.max_payload
 
     @property
@@ -98,7 +98,7 @@ class Connection:
 
     @property
     def last_error(self) -> JetsparkError | None:
-        """The last error of the connection, also when it has recovered since."""
+        """The last error of the connection, even if it has recovered since."""
         return self._core.last_error
 
     @property
@@ -115,7 +115,7 @@ class Connection:
         return f"Connection({state})"
 
     def __del__(self) -> None:
-        # Only when its loop is gone: until then the loop holds it.
+        # This happens only when its loop is gone: until then the loop holds a reference to it.
         if self.is_connected and not self.is_closed:
             warnings.warn(
                 f"unclosed connection to {self.connected_url}: call close(), or use 'async with'",
@@ -136,8 +136,8 @@ class Connection:
     ) -> None:
         """Publish a message. Returns when it is buffered; ``flush`` waits until the server has it.
 
-        While disconnected it is kept and sent after the reconnect, up to ``reconnect_buffer_size`` bytes
-        (:class:`OutboundBufferFull` past that). Waits when the server reads more slowly than you write.
+        While disconnected, messages are kept and sent after the reconnect, up to ``reconnect_buffer_size``
+        bytes (:class:`OutboundBufferFull` beyond that). Waits if the server reads more slowly than you write.
         """
         core = self._core
         core.check_loop()
@@ -168,11 +168,11 @@ class Connection:
         """Subscribe to a subject; wildcards ``*`` and ``>`` are allowed.
 
         ``queue``: share the messages with the other members of this queue group. ``callback``: a function,
-        async or not, called with each message in order; without it, iterate the subscription. What it raises
-        is reported with its traceback, on stderr unless logging is set up, and the listener gets
-        :class:`CallbackFailed`; the next message follows.
-        ``max_messages``: end after so many (0: never). ``pending_*_limit``: how much may be buffered before
-        the newest messages are dropped (defaults 524,288 messages and 128 MiB; 0: no limit).
+        async or not, called with each message in order; without it, iterate the subscription. If it raises,
+        the error is reported with its traceback (on stderr unless logging is set up), the listener gets
+        :class:`CallbackFailed`, and the next message follows.
+        ``max_messages``: end after this many messages (0: never). ``pending_*_limit``: how much may be
+        buffered before the newest messages are dropped (defaults 524,288 messages and 128 MiB; 0: no limit).
         """
         if callable(callback) and self._core.observer is not None:
             callback = self._core.observer.handling(callback)
@@ -198,8 +198,8 @@ class Connection:
     ) -> Msg:
         """Publish a request and return the first answer.
 
-        Raises :class:`NoRespondersError` at once when nobody listens, :class:`RequestTimeout` after
-        ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` when the link breaks.
+        Raises :class:`NoRespondersError` at once if nothing listens on the subject, :class:`RequestTimeout`
+        after ``timeout`` seconds (default: ``request_timeout``), :class:`ConnectionLost` if the link breaks.
         """
         core = self._core
         if core.observer is None:
@@ -220,11 +220,12 @@ class Connection:
         sentinel: Callable[[Msg], bool] | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncIterator[Msg]:
-        """Publish one request and yield every answer until the first of these ends it.
+        """Publish one request and yield every answer, until the first of these happens:
 
-        ``timeout`` seconds in all (default: ``request_timeout``), ``max_messages`` answers, ``stall`` seconds
-        without an answer after the first one, an answer for which ``sentinel`` is true (not yielded).
-        Raises :class:`NoRespondersError` when nobody listens, :class:`ConnectionLost` when the link breaks.
+        ``timeout`` seconds have passed (default: ``request_timeout``), ``max_messages`` answers have arrived,
+        ``stall`` seconds have passed since the last answer, or ``sentinel`` is true for an answer (which is
+        not yielded). Raises :class:`NoRespondersError` if nothing listens on the subject,
+        :class:`ConnectionLost` if the link breaks.
         """
         for field, seconds in (("timeout", timeout), ("stall", stall)):
             if seconds is not None:
@@ -252,7 +253,7 @@ class Connection:
                 yield answer
 
     def new_inbox(self) -> str:
-        """A fresh unique subject under ``inbox_prefix``."""
+        """A new unique subject under ``inbox_prefix``."""
         return self._core.new_inbox()
 
     # Flush, drain, close
@@ -272,10 +273,10 @@ class Connection:
         """Stop receiving, let user code finish what has arrived, send everything, then close.
 
         Callbacks, loops over a subscription or a ``consume``, and the acks of publishers have
-        ``drain_timeout`` seconds (:class:`DrainTimeout` after that, the connection is closed all the same).
-        Then the consumers that ``js.subscribe`` made are deleted; where that fails the listener gets
-        :class:`ConsumerDeleteFailed`. A callback or a loop that calls it can't be waited for: what is
-        buffered there is dropped.
+        ``drain_timeout`` seconds (:class:`DrainTimeout` after that; the connection is closed all the same).
+        Then the consumers that ``js.subscribe`` created are deleted; if that fails, the listener gets
+        :class:`ConsumerDeleteFailed`. A callback or a loop that calls ``drain`` itself can't be waited for:
+        what is buffered for it is dropped.
         """
         if self._core.is_closed or self._core.draining:
             return
@@ -288,7 +289,7 @@ class Connection:
             async with asyncio.timeout(self._core.options.drain_timeout):
                 caller = asyncio.current_task()  # may be the callback of one of them
                 await self._drain_sinks(caller)
-                # While disconnected there is a reason to wait for a server only if something waits for it.
+                # While disconnected, waiting for a server makes sense only if something is left to send.
                 if self._core.link is not None or self._core.outbox.pieces:
                     await self.flush(self._core.options.drain_timeout)
         except TimeoutError as error:
@@ -301,15 +302,15 @@ class Connection:
         except ConnectionClosed:
             if not self._core.closing:
                 raise
-            # Somebody lost patience and called close.
+            # Another caller lost patience and called close.
         finally:
             await self.close()
             self._core.draining = False
 
     async def _drain_sinks(self, caller: asyncio.Task[Any] | None) -> None:
-        """Drain all of them to their end, whatever becomes of one; then raise the first error of ours.
+        """Drain every sink to its end, even if some fail; then raise the first :class:`JetsparkError`.
 
-        Consumers are deleted at that end.
+        Consumers are deleted at the end of their drain.
         """
         sinks = list({*self._core.router.sinks.values(), *self._core.router.drained})
         results = await asyncio.gather(*(sink._drain(caller) for sink in sinks), return_exceptions=True)
@@ -343,13 +344,13 @@ class Connection:
             if link is not None:
                 await link.close(grace=self._core.options.connect_timeout, unanswered=unanswered)
         finally:
-            # Also when the caller was cancelled: others may wait for this close.
+            # Even if the caller was cancelled: others may be waiting for this close.
             self._core.reconnecting = None
             if link is not None:
                 link.abort(ConnectionClosed("closed"))
             self._core.finish(None)
             self._core.close_waiter.set_result(None)
-        # Listeners may finish what they do about it; callbacks had their chance in drain.
+        # Listeners may finish handling the close; callbacks had their chance in drain.
         listening = self._core.listening.tasks - {asyncio.current_task()}
         if listening:
             await asyncio.wait(listening, timeout=self._core.options.connect_timeout)
@@ -357,7 +358,7 @@ class Connection:
 
     @staticmethod
     async def _end_tasks(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-        """Cancel tasks of ours and wait for them; never the one that asks for it."""
+        """Cancel our own tasks and wait for them, except for the calling task."""
         running = [
             task
             for task in tasks
@@ -369,10 +370,10 @@ class Connection:
             await asyncio.wait(running)
 
     async def force_reconnect(self) -> None:
-        """Drop the current link and connect anew, to another server when there is one."""
+        """Drop the current link and connect again, to another server if there is one."""
         self._core.check_open()
         if self._core.link is not None:
-            # What is not written yet stays for the next link.
+            # What has not been written yet is kept for the next link.
             self._core.link.abort(ConnectionLost("force_reconnect was called"))
         attempts = max(2, len(self._core.pool.servers))
         await self._core.wait_connected(self._core.options.connect_timeout * attempts)

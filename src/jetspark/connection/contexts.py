@@ -1,8 +1,8 @@
 """Contexts of the ``nats`` command line (ADR-21): named sets of connection settings in JSON files.
 
-Where they are: ``$XDG_CONFIG_HOME/nats/context/<name>.json`` (``~/.config`` when the variable is unset);
-``nats/context.txt`` beside it names the selected one. We read them and never write them: managing
-contexts is the command line's business.
+They are in ``$XDG_CONFIG_HOME/nats/context/<name>.json`` (``~/.config`` if the variable is unset);
+``nats/context.txt`` beside that folder names the selected one. We read them and never write them: managing
+contexts is the job of the command line.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _CREDENTIAL_STORES = ("op://", "nsc://", "env://", "file://")
 
 @dataclass(frozen=True, slots=True)
 class NatsContext:
-    """What a context file says. Fields that the file leaves out are empty or ``None``."""
+    """The settings of a context file. Fields that the file leaves out are empty or ``None``."""
 
     name: str
     path: str
     """The file it was read from."""
     description: str = ""
     url: Secret = field(default_factory=lambda: Secret(DEFAULT_URL))
-    """Comma-separated server urls; a secret as they may hold user and password."""
+    """Comma-separated server urls; a secret because they may contain user and password."""
     user: Secret | None = None
     password: Secret | None = None
     token: Secret | None = None
@@ -76,8 +76,8 @@ class NatsContext:
         """Keyword arguments for ``connect``; only those that the context sets, except ``servers``.
 
         Secrets stay wrapped, so the dict may be printed.
-        When a file holds several ways to authenticate, the first of user, creds, nkey and user_jwt is
-        taken, as the command line does.
+        If a file contains several ways to authenticate, the first of user, creds, nkey and user_jwt is used,
+        as the command line does.
         """
         options: dict[str, Any] = {"servers": self.url}
         if self.user is not None:
@@ -181,7 +181,7 @@ def _read_settings(name: str, path: str) -> dict[str, Any]:
         rule = f"{path} is not valid JSON at line {exc.lineno}, column {exc.colno}"
     except ValueError:
         rule = f"{path} is not UTF-8 text"
-    # Raised out here so that no decoding error, which holds the whole file, hangs in __context__.
+    # Raised outside the except block: a decoding error holds the whole file and must not stay in __context__.
     if rule:
         raise InvalidArgument("context", name, rule)
     if not isinstance(settings, dict):

@@ -3,20 +3,20 @@
 Theory of operation
 -------------------
 A connection outlives the :class:`~jetspark.connection.transport.Link` it uses. While a link is up,
-what it parses goes to the sinks (subscriptions, the request inbox, JetStream consumers) by sid. When it
+the messages it parses go to the sinks (subscriptions, the request inbox, JetStream consumers) by sid. When it
 breaks, one task tries the servers of the pool until a new link is up, renews every subscription on it,
-sends what was published meanwhile and tells the sinks.
+sends what was published meanwhile and notifies the sinks.
 
-What is to be sent collects in the :class:`~jetspark.connection.outbox.Outbox`, who receives is known to the
-:class:`~jetspark.connection.sink.Router`.
+Outgoing commands collect in the :class:`~jetspark.connection.outbox.Outbox`. The
+:class:`~jetspark.connection.sink.Router` knows the receivers.
 
 The names without an underscore are the interface for our own packages: JetStream, the blocking facade,
 metrics and tracing. Users see a :class:`~jetspark.connection.client.Connection`, which has a core;
 :func:`~jetspark.connection.client.core_of` gives it to those packages.
 
-The dead-peer check: a PING every ``ping_interval``; when neither its PONG nor anything else has arrived at
-the next one, the peer is dead. So death is noticed within two intervals. A peer that goes on sending and
-leaves ``MAX_UNANSWERED`` PINGs without a PONG is dead too: the way to it is broken.
+The dead-peer check: a PING is sent every ``ping_interval``. If neither its PONG nor anything else has arrived
+when the next one is due, the peer is dead. So death is noticed within two intervals. A peer that keeps
+sending but leaves ``MAX_UNANSWERED`` PINGs without a PONG is dead too: the path to it is broken.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ if TYPE_CHECKING:
     from jetspark.connection.outbox import HeadersLike
     from jetspark.connection.subscription_sink import Callback, SubscriptionSink
 
-# More than two: the PONGs of a busy server wait behind megabytes of messages.
+# More than two: the PONGs of a busy server queue behind megabytes of messages.
 MAX_UNANSWERED = 5
-# Errors, and failures of receivers, that one read of the socket may make events of. Honest servers send one
-# error and hang up; a hostile one fits tens of thousands into a read, and each event costs a line of the log
-# and a call of the listener.
+# How many errors, and failures of receivers, within one read of the socket become events. Honest servers send
+# one error and hang up. A hostile one fits tens of thousands into a read, and each event costs a log line and
+# a call of the listener.
 MAX_ERRORS_A_READ = 20
-# Servers that an error names; a cluster may have announced hundreds.
+# How many servers an error names; a cluster may have announced hundreds.
 _NAMED = 5
 
 
 class Core:
-    """What keeps a connection alive. ``kinds``: the classes it is made of."""
+    """Keeps a connection alive. ``kinds``: the classes it is built from."""
 
     def __init__(self, options: ConnectOptions, kinds: Kinds | None = None) -> None:
         self.options = options
@@ -86,10 +86,10 @@ class Core:
         self.stats = Statistics()
         self.outbox = self.kinds.outbox(self.loop, options, self.stats, self.check_open)
         self.router = Router(self.outbox)
-        # What the parser makes of a message, and what the message speaks through.
+        # The class of the messages that the parser makes, and the object through which they publish.
         self.message_class = self.kinds.message
         self.message_owner: Any = self
-        #: Whether callbacks run in threads of their own.
+        #: Whether callbacks run in their own threads.
         self.threads = False
         self.observer: Observer | None = None
         self.pool = ServerPool(
@@ -108,7 +108,7 @@ class Core:
         self._discovery = Discovery(self.loop, self.pool, self.guard.tell)
         self._tls_used = False
         self._lame = False
-        self._line_refused = False  # the server hung up on a long command, and it is not known on which
+        self._line_refused = False  # the server hung up on a command that was too long, not known which
         self.pongs: deque[asyncio.Future[None] | None] = deque()
         self.inbox: RequestInbox | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -132,18 +132,18 @@ class Core:
         return self.link is not None
 
     def emit(self, event: ev.Event) -> None:
-        """Log an event, and tell the listener."""
+        """Log an event and pass it to the listener."""
         self.listening.tell(event)
         if self.observer is not None:
             self.observer.event(event)
 
     def observe(self, observer: Observer) -> None:
-        """Tell the observer of everything from now on; one that comes later is around the earlier ones."""
+        """Notify the observer of everything from now on; a later observer wraps the earlier ones."""
         both = observer if self.observer is None else Observers(observer, self.observer)
         self.observer = self.outbox.observer = self.router.observer = both
 
     def callback_failed(self, what: str, subject: str, error: BaseException) -> None:
-        """A callback raised: tell the loop's exception handler, and the listener. Any thread may call it."""
+        """A callback raised: tell the loop's exception handler and the listener. Any thread may call this."""
         report_failure(self.loop, what, error)
         self.emit(ev.CallbackFailed(subject, error))
 
@@ -162,11 +162,11 @@ class Core:
             )
 
     def new_inbox(self) -> str:
-        """A fresh unique subject under ``inbox_prefix``."""
+        """A new unique subject under ``inbox_prefix``."""
         return f"{self.options.inbox_prefix}.{next_nuid()}"
 
     def bulk_reads(self, on: bool) -> None:
-        """A reader in bulk begins or ends; they are counted (see :mod:`jetspark.connection.bulk_reads`)."""
+        """Count a bulk reader that starts or ends (see :mod:`jetspark.connection.bulk_reads`)."""
         self.bulk_readers += 1 if on else -1
         if self.link is not None:
             self.link.bulk_reads(self.bulk_readers > 0)
@@ -254,20 +254,20 @@ class Core:
     async def _adopt(
         self, server: PooledServer, news: ev.Connected | ev.Reconnected, attempt: Attempt | None = None
     ) -> None:
-        """Connect to the server, make its link ours and tell the ``news``."""
+        """Connect to the server, adopt its link and emit the ``news``."""
         attempt = attempt or Attempt()
         attempt.tls_demanded = self._tls_used
         try:
             link, early = await open_link(server.url, self.options, attempt)
         finally:
-            # Demanded of every later link then: who sits in between could say that there is no TLS.
+            # If so, every later link must use TLS: a man in the middle could claim that there is none.
             self._tls_used = self._tls_used or attempt.tls_used
         if self._line_refused:
             early += await self._end_long_lines(link)
         if self.closing:
             link.abort(ConnectionClosed("closed while connecting"))
             raise ConnectionClosed("closed while connecting")
-        # It may have died since its PONG; nobody would hear of it once the callbacks are replaced.
+        # It may have died since its PONG; once the callbacks are replaced, that would go unnoticed.
         link.check_alive()
         self.pool.succeeded(server, self.loop.time())
         self.server = server
@@ -286,7 +286,7 @@ class Core:
         self.outbox.takes_headers = link.info.headers
         too_large = self._set_max_payload(link.info.max_payload)
         self.outbox.flush()
-        # Before anything that came after the handshake, which may break the link again.
+        # Before the events that arrived after the handshake: they may break the link again.
         self.reconnecting = None
         self.guard.tell(news)
         for dropped in too_large:
@@ -299,7 +299,7 @@ class Core:
             self._on_events(early)
 
     async def _end_long_lines(self, link: Link) -> deque[Event]:
-        """End the longest subscriptions if the server can't take them; events that came meanwhile."""
+        """End the longest subscriptions if the server can't take them; returns events that came meanwhile."""
         seen, refused = await find_long_lines(link, self.router.sinks.values(), self.options.connect_timeout)
         for sink, error in refused:
             self._refuse_sink(sink, error, tell_server=False)
@@ -310,7 +310,7 @@ class Core:
         return seen
 
     def _set_max_payload(self, limit: int) -> list[ev.PublishDropped]:
-        """Take the new server's limit; the events for what exceeds it."""
+        """Apply the new server's limit; returns the events for messages that exceed it."""
         return [
             ev.PublishDropped(subject, MaxPayloadExceeded(size, limit))
             for subject, size in self.outbox.limit(limit)
@@ -338,7 +338,7 @@ class Core:
                     if self.closing
                     else ConnectionLost("connection lost before the PONG came")
                 )
-                pong.exception()  # nobody may be waiting any more
+                pong.exception()  # there may be no waiter left to retrieve it
         self.outbox.waiters.wake()
         return link
 
@@ -391,7 +391,7 @@ class Core:
                 else:
                     self.pool.failed(server, self.loop.time())
             except Exception as error:
-                # A defect of ours: better closed with a name than disconnected in silence.
+                # A bug in jetspark: better to close with an error than to stay disconnected silently.
                 self.reconnecting = None
                 self.finish(ConnectionLost(f"reconnecting failed with {type(error).__name__}"))
                 raise
@@ -417,7 +417,7 @@ class Core:
         event: Event | None = None
         sink: Sink | None = None
         while True:
-            # One try for all events: when a receiver raises, the loop goes on behind its event.
+            # One try for all events: when a receiver raises, the loop continues with the next event.
             try:
                 for event in left:
                     if type(event) is Messages:
@@ -452,12 +452,12 @@ class Core:
                     callback = "deliver" if type(event) is Messages else "deliver_columns"
                     self.guard.failed(sink, callback, error)
         if newest is not None:
-            # Each INFO replaces the ones before it, so only the last of a read is news.
+            # Each INFO replaces the previous ones, so only the last one of a read matters.
             self._take_info(newest)
 
     def _answer_ping(self) -> None:
-        # While the server is behind, one PONG waits for all: one that asks and never reads must not make us
-        # hoard answers.
+        # While the server is behind, only one PONG waits to be sent: a peer that sends PINGs and never reads
+        # must not make us pile up answers.
         link, writes = self.link, self.outbox.writes
         if link is not None and (link.writable or self._pong_waits_since != writes):
             self._pong_waits_since = -1 if link.writable else writes
@@ -501,7 +501,7 @@ class Core:
             self.guard.tell(ev.LameDuck(link.url.hostport))
 
     def _on_err(self, message: str, *, quiet: bool = False) -> None:
-        """``quiet``: no event, unless it tells which subject was refused."""
+        """``quiet``: emit no event, unless the error names the refused subject."""
         self.stats.server_errors += 1
         violation = parse_violation(message)
         if violation is not None:
@@ -529,11 +529,11 @@ class Core:
         self.router.remove(sink, tell_server=tell_server)
         self.guard.call([sink], "ended", error)
         if sink is self.inbox:
-            # The next request asks the server again instead of waiting on a dead inbox.
+            # The next request subscribes again instead of waiting on a dead inbox.
             self.inbox = None
 
     def absence(self) -> str:
-        """Which servers can't be reached, since when and why, for errors; empty while one is connected."""
+        """For errors: which servers can't be reached, since when and why; empty while one is connected."""
         if self.link is not None or self._lost_at is None:
             return ""
         servers = [server.url.hostport for server in self.pool.servers]

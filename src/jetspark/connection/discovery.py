@@ -1,7 +1,7 @@
-"""Servers that a cluster announces: taken into the pool, a bounded number of times a second.
+"""Adds the servers that a cluster announces to the pool, a bounded number of times per second.
 
-Each INFO replaces the ones before it. So of many that come within ``INTERVAL`` only the newest is looked at,
-and an INFO makes at most one event and one line of the log, however much is in it.
+Each INFO replaces the previous ones. So if several arrive within ``INTERVAL``, only the newest is used, and
+an INFO causes at most one event and one log line, however much it contains.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ANNOUNCED = 1000
 
 
 class Discovery:
-    """Takes announcements into the ``pool`` and tells of new servers with ``emit``."""
+    """Adds announced servers to the ``pool`` and reports new ones with ``emit``."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, pool: ServerPool, emit: Callable[[ev.Event], None]
@@ -40,14 +40,14 @@ class Discovery:
         self._unreadable = 0
 
     def announce(self, entries: list[str], link: ServerURL) -> None:
-        """An INFO of the server at ``link`` names these."""
+        """An INFO from the server at ``link`` lists these entries."""
         self._newest = (entries[:MAX_ANNOUNCED], link)
         if self._timer is None:
             self._take()
             self._timer = self._loop.call_later(INTERVAL, self._on_timer)
 
     def link_ended(self) -> None:
-        """Take what is left at once: the choice of the next server depends on it."""
+        """Apply what is left at once: the choice of the next server depends on it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

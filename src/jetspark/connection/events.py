@@ -1,10 +1,10 @@
-"""What happens to a connection, as typed objects for the listener.
+"""Connection events: typed objects for the listener.
 
 Every event is also logged under ``jetspark.connection``: informational ones at INFO, trouble at WARNING.
-There are two exceptions. What a callback raised goes to the loop's exception handler instead. Events that
-may come once per message, or per attempt to reconnect, are a WARNING once in 10 seconds for each subject or
-server, and DEBUG in between.
-None of them carries a secret: servers are named by host and port only.
+There are two exceptions. An exception from a callback goes to the loop's exception handler instead. Events
+that may occur once per message, or per reconnect attempt, are a WARNING once in 10 seconds for each subject
+or server, and DEBUG in between.
+No event carries a secret: servers are named by host and port only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Disconnected(Event, frozen=True):
 
 
 class ReconnectFailed(Event, frozen=True):
-    """One attempt to come back failed; the next one follows."""
+    """An attempt to reconnect failed; the next one follows."""
 
     server: str
     error: JetsparkError
@@ -43,19 +43,19 @@ class ReconnectFailed(Event, frozen=True):
 
 
 class Reconnected(Event, frozen=True):
-    """Back: every subscription was renewed and what was published meanwhile is on its way."""
+    """Reconnected: every subscription was renewed, and what was published meanwhile is on its way."""
 
     server: str
 
 
 class Closed(Event, frozen=True):
-    """The connection is closed for good; ``error`` is None when you asked for it."""
+    """The connection is closed for good; ``error`` is None if you closed it yourself."""
 
     error: JetsparkError | None = None
 
 
 class LameDuck(Event, frozen=True):
-    """The server is about to shut down; it will move its clients away in the next minutes."""
+    """The server is about to shut down; it will disconnect its clients within the next minutes."""
 
     server: str
 
@@ -98,29 +98,29 @@ class AuthExpired(Event, frozen=True):
 
 
 class ServerError(Event, frozen=True):
-    """Any other ``-ERR`` of the server."""
+    """Any other ``-ERR`` from the server."""
 
     message: str
 
 
 class PublishDropped(Event, frozen=True):
-    """A message published while disconnected is too large for the server that we came back to."""
+    """A message published while disconnected was dropped: it is too large for the new server."""
 
     subject: str
     error: JetsparkError
 
 
 class SubscriptionRefused(Event, frozen=True):
-    """The server can't take a subscription, which was ended for that; the connection goes on."""
+    """The server can't take a subscription, so the subscription was ended; the connection stays up."""
 
     subject: str
     error: JetsparkError
 
 
 class CallbackFailed(Event, frozen=True):
-    """A subscription's callback raised, or what receives its messages; it goes on with the next message.
+    """A subscription's callback, or the code that receives its messages, raised. The next message follows.
 
-    The error was reported too, with its traceback: by the loop's exception handler, or in the log of
+    The error was also reported with its traceback: by the loop's exception handler, or in the log of
     ``jetspark.blocking``.
     """
 
@@ -129,15 +129,15 @@ class CallbackFailed(Event, frozen=True):
 
 
 class ConsumerDisturbed(Event, frozen=True):
-    """A push subscription without ``on_error`` met something that it does not end by: missed heartbeats,
-    lost messages, a status of the server."""
+    """A push subscription without ``on_error`` had a problem that does not end it: missed heartbeats, lost
+    messages, or a status from the server."""
 
     subject: str
     error: JetsparkError
 
 
 class ConsumerDeleteFailed(Event, frozen=True):
-    """A drained subscription could not delete the consumer that it had made; delete it yourself."""
+    """A drained subscription could not delete the consumer that it had created; delete it yourself."""
 
     stream: str
     consumer: str
@@ -148,11 +148,11 @@ _INFORMATIONAL = (Connected, Reconnected, ServersDiscovered, Closed)
 
 
 def is_informational(event: Event) -> bool:
-    """Whether the event belongs to normal life and is logged at INFO."""
+    """Whether the event is part of normal operation and is logged at INFO."""
     return isinstance(event, _INFORMATIONAL) and getattr(event, "error", None) is None
 
 
 def as_dict(event: Event) -> dict[str, object]:
-    """The name of the event and its fields, for the log."""
+    """The event's name and fields, for the log."""
     found = {name: getattr(event, name) for name in event.__struct_fields__}
     return {"event": type(event).__name__, **found}

@@ -1,7 +1,7 @@
-"""No receiver and no listener may harm the connection, or the receivers beside it.
+"""Keeps failing receivers and listeners from harming the connection or the other receivers.
 
-What one raises is reported to the exception handler of the event loop, as asyncio does with callbacks, and
-told as an event. Then the connection goes on.
+What they raise is reported to the event loop's exception handler, as asyncio does for callbacks, and as an
+event. Then the connection continues.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from jetspark.connection.events import Event
     from jetspark.connection.sink import Sink
 
-# CancelledError: something that the receiver looked at was cancelled, and not the connection.
+# CancelledError: something that the receiver used was cancelled, not the connection.
 FAILURES = (Exception, asyncio.CancelledError)
 
 
 class Guard:
-    """Calls receivers, and ``emit``s events, for a connection."""
+    """Calls receivers and ``emit``s events for a connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, emit: Callable[[Event], None]) -> None:
         self._loop = loop
         self._emit = emit
 
     def call(self, sinks: Iterable[Sink], callback: str, *args: Any) -> None:
-        """Call a method of each receiver, whatever the others do."""
+        """Call a method of each receiver, even if others fail."""
         for sink in list(sinks):
             try:
                 getattr(sink, callback)(*args)
@@ -39,7 +39,7 @@ class Guard:
                 self.failed(sink, callback, error)
 
     def tell(self, event: Event) -> None:
-        """Tell an event, whatever the listener and those who observe the connection do."""
+        """Emit an event, even if the listener or an observer fails."""
         try:
             self._emit(event)
         except FAILURES as error:
@@ -51,5 +51,5 @@ class Guard:
         self.tell(CallbackFailed(sink.subject, error))
 
     def _report(self, what: str, error: BaseException) -> None:
-        with contextlib.suppress(*FAILURES):  # of a handler of the application's own
+        with contextlib.suppress(*FAILURES):  # raised by the application's own handler
             report_failure(self._loop, f"{what} failed", error)

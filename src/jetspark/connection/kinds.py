@@ -1,4 +1,4 @@
-"""The classes that a connection is made of. The blocking facade has its own; these are asyncio's."""
+"""The classes that a connection is built from. The blocking facade has its own; these are for asyncio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """``message``: what the parser makes of a message. ``subscription``, ``outbox``: the classes to use."""
+    """``message``: the class of received messages. ``subscription``, ``outbox``: the classes to use."""
 
     message: Factory = Msg
     subscription: type[SubscriptionSink] = SubscriptionSink

@@ -1,8 +1,8 @@
-"""Telling the log and the listener what happens to a connection, and the loop what user code raised.
+"""Reports connection events to the log and the listener, and errors of user code to the event loop.
 
-What a callback or a listener raises goes to the loop's exception handler, as with asyncio's own callbacks:
-once, with its traceback. The default handler logs it under ``asyncio`` at ERROR, which is stderr in a program
-without logging. So the event :class:`~jetspark.connection.events.CallbackFailed` is not logged again.
+An exception from a callback or a listener goes to the loop's exception handler, as with asyncio's own
+callbacks: once, with its traceback. The default handler logs it under ``asyncio`` at ERROR, which is stderr
+in a program without logging. So :class:`~jetspark.connection.events.CallbackFailed` is not logged again.
 
 A listener does not change what is logged.
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 logger = get_logger("connection")
 
-# Events that a listener may be behind; further ones are logged only.
+# How many events a listener may lag behind; further ones are only logged.
 MAX_WAITING_EVENTS = 10_000
 
-# Events that may come once per message or per attempt to reconnect. For each kind and subject (or server) one
-# of them is logged as a warning every QUIET_SECONDS, the others at DEBUG. Listeners and counters get all.
+# Events that may occur once per message or per reconnect attempt. For each kind and subject (or server), one
+# is logged as a warning every QUIET_SECONDS, the others at DEBUG. Listeners and counters get all of them.
 _FREQUENT = (
     ev.SlowConsumer,
     ev.PermissionViolation,
@@ -41,7 +41,7 @@ _MAX_REMEMBERED = 1000
 
 
 def report_failure(loop: asyncio.AbstractEventLoop, what: str, error: BaseException) -> None:
-    """Hand what user code raised to the loop's exception handler. May be called by any thread."""
+    """Pass what user code raised to the loop's exception handler. Any thread may call this."""
     loop.call_exception_handler({"message": what, "exception": error})
 
 
@@ -52,9 +52,9 @@ def call_listener(
     loop: asyncio.AbstractEventLoop,
     tasks: set[asyncio.Task[None]],
 ) -> None:
-    """Call a listener, async or not. What it raises is reported as ``what``.
+    """Call a listener, async or not. An exception from it is reported as ``what``.
 
-    ``tasks`` holds what an async one has still to do.
+    ``tasks`` holds the unfinished work of async listeners.
     """
     try:
         result = listener(argument)
@@ -74,14 +74,14 @@ async def _finish(result: Awaitable[object], what: str, loop: asyncio.AbstractEv
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Not ours: something that the listener waited for was cancelled.
+        # Not our cancellation: something that the listener awaited was cancelled.
         report_failure(loop, what, error)
     except Exception as error:
         report_failure(loop, what, error)
 
 
 class Listening:
-    """``tasks``: what an async listener has still to do."""
+    """``tasks``: the unfinished work of an async listener."""
 
     def __init__(self, options: ConnectOptions, loop: asyncio.AbstractEventLoop) -> None:
         self._options = options
@@ -92,22 +92,22 @@ class Listening:
     def tell(self, event: ev.Event) -> None:
         """Log the event and call the listener with it."""
         level = self._level(event)
-        # Making the fields costs as much as the rest, and most programs do not log INFO.
+        # Building the fields costs as much as everything else here, and most programs do not log INFO.
         if level and logger.isEnabledFor(level):
             logger.log(level, "%s", event, extra=fields(connection=self._options.name, **ev.as_dict(event)))
         listener = self._options.listener
         if listener is None:
             return
         if len(self.tasks) >= MAX_WAITING_EVENTS and not isinstance(event, ev.Closed):
-            # A slow listener and a server that makes events must not fill the memory; the log has them all.
+            # A slow listener and a server that causes many events must not fill the memory. The log has all.
             return
         what = f"listener of the connection raised on {type(event).__name__}"
         call_listener(listener, event, what, self._loop, self.tasks)
 
     def _level(self, event: ev.Event) -> int:
-        """The level to log it at, 0 for not at all."""
+        """The level to log it at; 0: do not log it."""
         if isinstance(event, ev.CallbackFailed):
-            return 0  # the loop's exception handler has it
+            return 0  # the loop's exception handler reports it
         if ev.is_informational(event):
             return logging.INFO
         if not isinstance(event, _FREQUENT):

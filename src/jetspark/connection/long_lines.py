@@ -1,10 +1,10 @@
-"""Which subscription a server hung up on because its SUB line is longer than ``max_control_line``.
+"""Finds the subscription that a server hung up on because its SUB line exceeds ``max_control_line``.
 
-Servers do not announce this limit, and their error names no line. But the length alone decides: when any SUB
-was too long, then the longest one is. So a new link is first asked whether it takes a command as long as that
-one: with an UNSUB of nothing, which has no effect. If not, the longest subscriptions end, and the next link
-is asked for the longest of the others. If so, the culprit was a publish. That is not repeated, except by a
-publisher with ``retry``, until its ``ack_timeout``.
+Servers do not announce this limit, and their error names no line. But only the length matters: if any SUB was
+too long, the longest one was. So a new link is first tested with a command of that length: an UNSUB of
+nothing, which has no effect. If the server refuses it, the longest subscriptions end, and the next link is
+tested with the longest of the rest. If the server accepts it, the culprit was a publish. That publish is not
+repeated, except by a publisher with ``retry``, until its ``ack_timeout``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _VERB_AND_CRLF = len("SUB \r\n")
 async def find_long_lines(
     link: Link, sinks: Iterable[Sink], seconds: float
 ) -> tuple[deque[Event], list[tuple[Sink, ControlLineExceeded]]]:
-    """What came meanwhile, and the subscriptions that are too long with the error for each.
+    """Return what arrived meanwhile, and the subscriptions that are too long with the error for each.
 
-    Waits for ``seconds`` at most. The link is gone when there are such, and when this raises.
+    Waits for ``seconds`` at most. The link is gone if there are such subscriptions, and if this raises.
     """
     sizes = {sink: len(encode_sub(sink.subject, sink.queue, sink.sid)) - _VERB_AND_CRLF for sink in sinks}
     if not sizes:

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class MsgBase(msgspec.Struct, eq=False, gc=False):
-    """What messages of both faces of the API have in common.
+    """What messages of the async and the blocking API have in common.
 
-    Made by the parser, so its fields are in the order of the parser's factory.
+    Made by the parser, so the fields are in the order of the arguments of the parser's factory.
 
-    ``gc=False``: millions of them live and die by reference count alone; none can be part of a cycle that
-    outlives its subscription, because a closing subscription lets go of its buffer.
+    ``gc=False``: millions of messages live and die by reference count alone. None can be part of a cycle that
+    outlives its subscription, because a closing subscription releases its buffer.
     """
 
     subject: str
     reply: str
     data: bytes
-    #: The headers as they came, status line included; None when there are none.
+    #: The headers as received, including the status line; None if there are none.
     header_block: bytes | None
     _owner: Any
     _headers: Headers | None = None
 
     @property
     def headers(self) -> Headers:
-        """The headers, parsed at first use; empty (and falsy) when there are none."""
+        """The headers, parsed at first use; empty (and falsy) if there are none."""
         headers = self._headers
         if headers is None:
             headers = self._headers = decode_headers(self.header_block) if self.header_block else Headers()
@@ -40,11 +40,11 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
 
     @property
     def status(self) -> tuple[int, str] | None:
-        """Code and description when this is a status of the server instead of somebody's message."""
+        """Code and description if this is a status from the server instead of a published message."""
         return decode_status(self.header_block) if self.header_block else None
 
     def _reply_subject(self) -> str:
-        """Where an answer goes; InvalidArgument when nobody waits for one."""
+        """The subject that an answer goes to; raises InvalidArgument if there is none."""
         if not self.reply:
             raise InvalidArgument("reply", self.reply, "this message has no reply subject to respond to")
         return self.reply
@@ -57,12 +57,12 @@ class MsgBase(msgspec.Struct, eq=False, gc=False):
 
 
 def owner_of(message: MsgBase) -> Any:
-    """What a message speaks through: its connection, or what a consumer's messages ack through."""
+    """What a message publishes through: its connection, or what a consumer's messages ack through."""
     return message._owner
 
 
 class Responder(Protocol):
-    """What a message needs of its connection."""
+    """What a message needs from its connection."""
 
     async def publish(
         self,
@@ -74,7 +74,7 @@ class Responder(Protocol):
 
 
 class Msg(MsgBase, eq=False, gc=False):
-    """A message: ``subject``, ``reply`` (empty when none), ``data`` and ``headers``."""
+    """A message: ``subject``, ``reply`` (empty if there is none), ``data`` and ``headers``."""
 
     @property
     def _client(self) -> Responder:

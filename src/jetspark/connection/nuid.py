@@ -1,9 +1,9 @@
 """Unique ids for inboxes, consumers and message ids: 22 characters of base 62, as NATS clients use.
 
-Twelve characters are random from the operating system; ten count up from a random start by a random
-step. Drawing randomness once and counting afterwards is what makes an id cheap. The counter is an
+Twelve characters come from the operating system's random source; ten count up from a random start by a random
+step. Drawing randomness once and counting afterwards makes an id cheap. The counter is an
 ``itertools.count``, whose ``next`` is atomic in CPython, so threads need no lock. A forked child would
-go on with its parent's numbers: it starts afresh instead.
+continue with its parent's numbers, so it draws new random ones instead.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class NUID:
         prefix = "".join(secrets.choice(_DIGITS) for _ in range(_PREFIX_LENGTH))
         start = secrets.randbelow(_LIMIT // 2)
         step = _MIN_STEP + secrets.randbelow(_MAX_STEP - _MIN_STEP + 1)
-        # The prefix travels with the counter: a thread that reads both in one go can't mix generations.
+        # The prefix is kept with the counter: a thread that reads both at once can't mix generations.
         self._count = (prefix, itertools.count(start, step))
-        # The upper six digits change once in ~100,000 ids, so their text is kept beside its number.
+        # The upper six digits change about once in 100,000 ids, so their text is cached with its number.
         self._head = ("", -1, "")
 
     def next(self) -> str:

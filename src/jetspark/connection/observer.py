@@ -1,7 +1,7 @@
-"""What may watch a connection: metrics and tracing.
+"""The interface for watching a connection, used by metrics and tracing.
 
-A core asks ``if observer is not None`` where something happens: once per run of messages, per publish and per
-ack. Connections without an observer pay for nothing else.
+A core checks ``if observer is not None`` where something happens: once per run of messages, per publish and
+per ack. Connections without an observer pay for nothing else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from jetspark.errors import JetsparkError
     from jetspark.wire.columns import AnyColumns
 
-#: Which call publishes: of the connection, of the JetStream context, or of a publisher or batch.
+#: Where a publishing call was made: on the connection, the JetStream context, or a publisher or batch.
 Api = Literal["core", "request", "jetstream", "publisher"]
 
 
 @dataclass(slots=True)
 class Sending:
-    """One call that publishes. ``headers``: what to send instead of the user's own; ``done``: to be called
-    with the result of the call."""
+    """One publishing call. ``headers``: what to send instead of the user's own; ``done``: to be called with
+    the result of the call."""
 
     headers: Any
     done: Callable[[Any], None]
@@ -32,32 +32,32 @@ class Sending:
 
 @dataclass(slots=True)
 class SendingMany:
-    """The same for a call with many messages: those to send, instead of the user's own."""
+    """The same for a call with many messages: the messages to send instead of the user's own."""
 
     messages: Iterable[Any]
     done: Callable[[Any], None]
 
 
 def nothing(_: Any) -> None:
-    """For those who have nothing to do with a result."""
+    """Ignores a result."""
 
 
 class Observer:
-    """Does nothing; subclasses override what they want to know of.
+    """Does nothing; subclasses override the methods they need.
 
-    Called in the connection's thread, and by blocking callers in theirs.
+    Called in the connection's thread, and for blocking callers in their own threads.
     """
 
     # What has happened
 
     def event(self, event: Event) -> None:
-        """An event was logged, and the listener told."""
+        """An event was logged and passed to the listener."""
 
     def sink_added(self, sink: object) -> None:
         """A receiver subscribed."""
 
     def sink_removed(self, sink: object) -> None:
-        """Nothing more will come to the receiver."""
+        """The receiver will get nothing more."""
 
     def delivered(self, sink: object, items: list[Any]) -> None:
         """A receiver got a run of messages."""
@@ -69,15 +69,15 @@ class Observer:
         """A message was buffered for sending."""
 
     def acked(self, body: bytes) -> None:
-        """An ack for a delivered message was buffered; the first four bytes of ``body`` say which kind."""
+        """An ack for a delivered message was buffered; the first four bytes of ``body`` tell its kind."""
 
     def pulled(self) -> None:
         """A pull request was buffered."""
 
     def warned(self, warning: JetsparkError) -> None:
-        """A consumer or subscription told its listener of trouble."""
+        """A consumer or subscription reported a problem to its listener."""
 
-    # What is around a call of the user's
+    # Around a call by the user
 
     @contextmanager
     def publishing(
@@ -88,21 +88,21 @@ class Observer:
 
     @contextmanager
     def publishing_many(self, messages: Iterable[Any]) -> Iterator[SendingMany]:
-        """Around a call that publishes many."""
+        """Around a call that publishes many messages."""
         yield SendingMany(messages, nothing)
 
     @contextmanager
     def fetching(self, stream: str, consumer: str) -> Iterator[Callable[[Any], None]]:
-        """Around a fetch; what it yields is to be called with the messages."""
+        """Around a fetch; the yielded function is to be called with the messages."""
         yield nothing
 
     def handling(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What is to be called with each message in place of the callback."""
+        """The function to call with each message instead of the callback."""
         return callback
 
 
 class Observers(Observer):
-    """Several of them as one: the first is the outermost around calls, and the first to be told."""
+    """Several observers as one: the first is the outermost around calls, and is notified first."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

@@ -76,7 +76,7 @@ class ConnectOptions:
             "tls_handshake_first",
         ):
             if not isinstance(getattr(self, name), bool):
-                # "false" from an environment variable would count as true.
+                # The string "false" from an environment variable would count as true.
                 raise InvalidArgument(name, getattr(self, name), "must be True or False")
         for name in ("name", "tls_hostname"):
             if not isinstance(getattr(self, name), str | None):
@@ -126,7 +126,7 @@ class ConnectOptions:
                     "servers", str(url), "a TLS option was given, and ws:// is plain text; use wss://"
                 )
             if url.is_websocket:
-                # Tells of bad headers, and of a missing package, before anything is opened.
+                # Reports bad headers and a missing package before anything is opened.
                 WebSocketCodec(url, self.ws_headers)
         kinds = {url.is_websocket for url in self.servers}
         if len(kinds) > 1:
@@ -161,7 +161,7 @@ class ConnectOptions:
     def connect_fields(
         self, url: ServerURL, info: ServerInfo, version: str, *, tls: bool = False
     ) -> dict[str, Any]:
-        """The JSON of CONNECT; it holds secrets, so it goes from here to the socket and nowhere else."""
+        """The JSON of CONNECT. It contains secrets, so it goes straight to the socket and nowhere else."""
         fields: dict[str, Any] = {
             "verbose": False,
             "pedantic": False,
@@ -177,7 +177,7 @@ class ConnectOptions:
             fields["name"] = self.name
         authenticator = self.authenticator
         if authenticator is None and url.has_credentials:
-            # Credentials in a URL are for that server; options are for all and win.
+            # Credentials in a URL apply to that server; options apply to all servers and win.
             authenticator = build_authenticator(user=url.user, password=url.password, token=url.token)
         if authenticator is not None:
             try:
@@ -185,7 +185,7 @@ class ConnectOptions:
             except JetsparkError:
                 raise
             except Exception as error:
-                # An authenticator of the user's own: whatever it raises must not end the reconnecting.
+                # A user's own authenticator: whatever it raises must not end the reconnecting.
                 raise AuthorizationError(
                     f"the authenticator given as auth raised {type(error).__name__}"
                 ) from error
@@ -193,7 +193,7 @@ class ConnectOptions:
 
 
 def check_timeout(field: str, value: object) -> None:
-    """Refuse what is no time to wait; 0 is to look without waiting, infinity to wait without end."""
+    """Refuse values that are not a time to wait; 0 means not to wait, infinity to wait without end."""
     if not is_number(value) or not value >= 0:  # NaN is not at least 0
         raise InvalidArgument(field, value, "must be a number of seconds, 0 or more")
 

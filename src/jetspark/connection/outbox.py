@@ -1,18 +1,18 @@
-"""What a connection has to send: commands collect here and are written together.
+"""The commands that a connection has to send: they collect here and are written together.
 
 Theory of operation
 -------------------
 Commands collect in ``pieces`` and are written once per turn of the event loop. Publishers that find ``size``
 at ``FLUSH_AT`` or more call ``give_way``, which writes at once: they pay one system call per batch, and a
-lone message waits for nothing but the end of the current callback. ``give_way`` also waits while the
-transport holds more than ``write_buffer_size`` unsent bytes.
+lone message waits only for the end of the current callback. ``give_way`` also waits while the transport holds
+more than ``write_buffer_size`` unsent bytes.
 
-Two kinds of commands differ in what becomes of them when the link breaks. Whole publishes stay for the next
-link. Everything :func:`volatile` is dropped: SUB, UNSUB and PING, which renewing a link makes obsolete, and
-publishes whose sender looks after them (pull requests, the pipelined publisher).
+When the link breaks, there are two kinds of commands. Whole publishes are kept for the next link. Everything
+:func:`volatile` is dropped: SUB, UNSUB and PING, which renewing a link makes obsolete, and publishes whose
+senders take care of them (pull requests, the pipelined publisher).
 
-Every PUB and HPUB is framed here, those of the pipelined publisher by
-:func:`~jetspark.wire.commands.encode_pub`.
+Every PUB and HPUB is framed here, except those of the pipelined publisher, which
+:func:`~jetspark.wire.commands.encode_pub` frames.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class Outbox:
         self.link: Link | None = None
         self.pieces: list[bytes] = []
         self.size = 0
-        #: Times that all of ``pieces`` was handed to the link.
+        #: How often all of ``pieces`` was handed to the link.
         self.writes = 0
-        #: What the server takes: the size of a message, and whether it may have headers.
+        #: What the server accepts: the size of a message, and whether it may have headers.
         self.max_payload = ServerInfo().max_payload
         self.takes_headers = True
-        #: By subject, ``PUB <subject> ``: it is checked and encoded once.
+        #: ``PUB <subject> `` by subject: it is checked and encoded once.
         self.prefixes: dict[str, bytes] = {}
         self.waiters = Waiters()
         self.flush_scheduled = False
@@ -98,17 +98,17 @@ class Outbox:
         *,
         own_reply: bool = False,
     ) -> None:
-        """Check and buffer one publish. ``own_reply``: the reply is an inbox of ours, no need to check it.
+        """Check and buffer one publish. ``own_reply``: the reply is our own inbox and needs no check.
 
-        ``headers`` may be an encoded block, for callers that publish many of the same shape: a
-        ``HeaderBlock``. Other bytes are refused, because they have not been checked.
+        ``headers`` may be an encoded block, a ``HeaderBlock``, for callers that publish many messages of the
+        same shape. Other bytes are refused, because they have not been checked.
         """
         if type(payload) is not bytes:
             payload = to_bytes(payload)
         size = len(payload)
         try:
             prefix = self.prefixes[subject]
-        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is no str
+        except (KeyError, TypeError):  # TypeError: it can't be hashed, so it is not a str
             prefix = self.remember_prefix(subject)
         if reply:
             if not own_reply:
@@ -136,10 +136,10 @@ class Outbox:
             self.observer.published(subject, payload, reply, headers, own_reply)
 
     def answer(self, target: bytes, line: bytes) -> None:
-        """Buffer one publish to what the server gave us as a reply subject, such as an ack.
+        """Buffer one publish to a reply subject that the server gave us, such as an ack.
 
-        ``target``: the subject, and behind a space the reply subject if there is one. ``line``: the body as
-        :func:`~jetspark.wire.commands.body_line` makes it.
+        ``target``: the subject, followed by a space and the reply subject if there is one. ``line``: the body
+        as :func:`~jetspark.wire.commands.body_line` makes it.
         """
         self.send((b"PUB ", target, line), len(target) + len(line) + 4)
 
@@ -167,9 +167,9 @@ class Outbox:
         self.stats.out_msgs += 1
 
     def send_once(self, commands: bytes, count: int = 1) -> None:
-        """Buffer ``count`` whole publishes that must not outlive their link: the sender looks after them.
+        """Buffer ``count`` whole publishes that must not outlive their link: the sender takes care of them.
 
-        A pipelined publisher sends them again or fails them when the link breaks.
+        A pipelined publisher sends them again, or fails them, when the link breaks.
         """
         self.pieces.append(_Volatile(commands))
         self.size += len(commands)
@@ -179,7 +179,7 @@ class Outbox:
             self.loop.call_soon(self.flush)
 
     def remember_prefix(self, subject: str, *, literal: bool = True) -> bytes:
-        """The start of a publish to this subject, which is checked. ``literal=False`` allows wildcards."""
+        """The start of a publish to this subject, which it checks. ``literal=False`` allows wildcards."""
         prefix = pub_prefix(subject, literal=literal)
         if len(self.prefixes) >= _PREFIX_CACHE:
             self.prefixes.clear()
@@ -189,7 +189,7 @@ class Outbox:
     def trust_subject(self, subject: str) -> None:
         """Let the next publish to this subject pass with wildcard tokens in it.
 
-        JetStream's API puts filters into the subject of a request, and there a wildcard is a literal.
+        JetStream's API puts filters into the subjects of requests, and there a wildcard is a literal.
         """
         if subject not in self.prefixes:
             self.remember_prefix(subject, literal=False)
@@ -209,7 +209,7 @@ class Outbox:
     # Writing
 
     def flush(self, *, even_if_behind: bool = False) -> None:
-        """Write what is buffered, unless the server is behind: then it makes publishers wait."""
+        """Write what is buffered, unless the server is behind: then publishers have to wait."""
         self.flush_scheduled = False
         if self.pieces and self.link is not None and (self.link.writable or even_if_behind):
             pieces = self.pieces
@@ -235,24 +235,24 @@ class Outbox:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the server reads so little that answers to what it sends had better be left out."""
+        """Whether the server reads so slowly that answers to what it sends should be left out."""
         link = self.link
         return link is not None and not link.writable and self.size >= self.options.write_buffer_size
 
     # Links come and go
 
     def gather(self) -> None:
-        """Take in what other threads have left for this connection."""
+        """Collect what other threads have left for this connection."""
 
     def drop_volatile(self) -> None:
-        """The link is gone: whole publishes stay for the next one, commands bound to it go."""
+        """The link is gone: whole publishes stay for the next one, volatile commands are dropped."""
         self.pieces = [piece for piece in self.pieces if not isinstance(piece, _Volatile)]
         self.size = sum(map(len, self.pieces))
 
     def limit(self, max_payload: int) -> list[tuple[str, int]]:
-        """Take a new server's limit; (subject, size) of what waited and exceeds it, which is dropped.
+        """Apply a new server's limit; returns (subject, size) of the waiting messages it drops as too large.
 
-        A server hangs up on a message that is too large, and all the rest would go with it.
+        A server hangs up on a message that is too large, and everything else would be lost with it.
         """
         lower, self.max_payload = max_payload < self.max_payload, max_payload
         if not (lower and self.pieces):
@@ -262,7 +262,7 @@ class Outbox:
         return oversized
 
     def close(self) -> None:
-        """Nothing will be sent any more."""
+        """Nothing more will be sent."""
         self.closed = True
         self.pieces.clear()
         self.size = 0

@@ -1,4 +1,4 @@
-"""Who reads from a subscription, so that draining the connection can wait until they have read the rest."""
+"""The readers of a subscription, so that draining the connection can wait until they have read the rest."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 Reader: TypeAlias = "asyncio.Task[object] | threading.Thread | None"
 
-# Seconds between two looks at threads: one that ends in the middle of its loop tells nobody.
+# Seconds between two checks of threads: a thread that ends in the middle of its loop does not say so.
 _LOOK = 0.1
 
 
 class Readers:
-    """The tasks, or threads of the blocking facade, that take messages and have not met the end.
+    """The tasks, or threads of the blocking facade, that take messages and have not reached the end.
 
-    A reader that has met the end has acked, or answered, what it had. Any thread may call the methods.
+    A reader that has reached the end has acked, or answered, what it had. Any thread may call the methods.
     """
 
     __slots__ = ("_lock", "_news", "_readers", "nobody")
@@ -24,20 +24,20 @@ class Readers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: frozenset[Reader] = frozenset()
-        # Of a drain that waits: done when one of them may have finished.
+        # Set by a drain that waits: done when a reader may have finished.
         self._news: asyncio.Future[None] | None = None
-        #: Whether there is none; an attribute, because it is looked at for each message.
+        #: Whether there are no readers; an attribute, because it is checked for each message.
         self.nobody = True
 
     def add(self, reader: Reader) -> None:
-        """It takes messages from now on."""
+        """The reader takes messages from now on."""
         if reader not in self._readers:
             with self._lock:
                 self._readers = frozenset(filter(_lives, self._readers)) | {reader}
                 self.nobody = False
 
     def remove(self, reader: Reader) -> None:
-        """It has met the end, or can't be waited for."""
+        """The reader has reached the end, or can't be waited for."""
         if reader in self._readers:
             with self._lock:
                 self._readers -= {reader}
@@ -45,14 +45,14 @@ class Readers:
             self._tell()
 
     def clear(self) -> None:
-        """There is nothing to read any more."""
+        """There is nothing more to read."""
         with self._lock:
             self._readers = frozenset()
             self.nobody = True
         self._tell()
 
     async def finished(self, asker: Reader, timeout: float) -> bool:
-        """Wait until all but ``asker`` have met the end or have ended; False after ``timeout`` seconds."""
+        """Wait until all but ``asker`` have reached the end or ended; False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:

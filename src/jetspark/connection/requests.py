@@ -22,13 +22,13 @@ NO_RESPONDERS = b"NATS/1.0 503"
 
 
 def is_no_responders(message: MsgBase) -> bool:
-    """Whether the message is the server's word that nobody listens."""
+    """Whether the message is the server's notice that nothing listens on the subject."""
     header = message.header_block
     return header is not None and not message.data and header.startswith(NO_RESPONDERS)
 
 
 class _Pending:
-    """A request on its way."""
+    """A request in flight."""
 
     __slots__ = ("future", "subject", "timer")
 
@@ -66,7 +66,7 @@ class RequestInbox(Sink):
     def deliver(self, items: list[Any], nbytes: int) -> None:
         for message in items:
             pending = self._pending.pop(message.subject[self._cut :], None)
-            # None: timed out, cancelled, or a second answer to one request.
+            # None: the request timed out or was cancelled, or this is a second answer to it.
             if pending is None or pending.future.done():
                 continue
             if message.header_block is not None and is_no_responders(message):

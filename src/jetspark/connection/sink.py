@@ -1,4 +1,4 @@
-"""Receivers, the table of what goes to which of them, and what they need of the connection.
+"""Receivers, the table of which messages go to which of them, and what they need from the connection.
 
 The connection calls ``deliver`` once for each run of messages in a received chunk, never once per message.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SinkCore(Protocol):
-    """What receivers need of their connection: :class:`~jetspark.connection.core.Core`."""
+    """What receivers need from their connection: :class:`~jetspark.connection.core.Core`."""
 
     options: ConnectOptions
     loop: asyncio.AbstractEventLoop
@@ -47,7 +47,7 @@ class SinkCore(Protocol):
 
 
 class Sink:
-    """One server-side subscription. Subclasses say what happens to its messages."""
+    """One server-side subscription. Subclasses define what happens to its messages."""
 
     def __init__(self, core: SinkCore, subject: str, queue: str = "") -> None:
         self.core = core
@@ -55,10 +55,10 @@ class Sink:
         self.queue = queue
         self.sid = ""
         self.received = 0
-        self.limit = 0  # stop after so many messages in all; 0: never
-        self.renewed_at = 0  # what had been received when the current link was made
-        self.asked = ""  # the subject of the request whose answers come here, of request_many alone
-        # The blocking facade replaces both on its connection, so that the parser makes its messages.
+        self.limit = 0  # stop after this many messages in all; 0: never
+        self.renewed_at = 0  # messages received when the current link was made
+        self.asked = ""  # only for request_many: the subject of the request whose answers arrive here
+        # The blocking facade replaces both on its connection, so that the parser makes blocking messages.
         self.factory: Factory = core.message_class
         self.owner: Any = core.message_owner
 
@@ -71,7 +71,7 @@ class Sink:
         raise NotImplementedError
 
     def link_dropped(self) -> None:
-        """There is no link any more; nobody has been told yet."""
+        """The link is gone. Called before the listener and the sinks are told."""
 
     def link_lost(self, error: JetsparkError) -> None:
         """The connection broke; it will be renewed."""
@@ -80,16 +80,16 @@ class Sink:
         """The connection is back and this subscription was renewed on it."""
 
     def publish_refused(self, subject: str, error: JetsparkError) -> None:
-        """The server's permissions forbid to publish to this subject; answers to it will never come."""
+        """The server's permissions forbid publishing to this subject; its answers will never arrive."""
 
     def ended(self, error: JetsparkError | None) -> None:
-        """No message will ever come again: closed, or refused by the server."""
+        """No further message will arrive: closed, or refused by the server."""
 
     def closed_behind(self) -> None:
-        """The connection is closed; this one was drained before, and what it holds may still be taken."""
+        """The connection is closed; this sink was drained before, and what it holds may still be read."""
 
     async def _drain(self, asker: asyncio.Task[Any] | None) -> None:
-        """The connection is drained at the request of ``asker``: let user code have what has arrived."""
+        """``asker`` drains the connection: let user code read what has arrived."""
 
 
 def _ignore(*_: Any) -> None:
@@ -97,9 +97,9 @@ def _ignore(*_: Any) -> None:
 
 
 class Receiver(Sink):
-    """The sink of an object that users hold, so that it does not show what the connection calls.
+    """The sink of an object that users hold, so that the object does not show what the connection calls.
 
-    ``face`` is that object; the functions do what the methods of a sink are for.
+    ``face`` is that object; the functions implement the methods of a sink.
     """
 
     def __init__(
@@ -155,19 +155,19 @@ class Receiver(Sink):
 
 
 class Router:
-    """Which sink gets the messages of which subscription (sid)."""
+    """Maps subscriptions (sids) to the sinks that get their messages."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._next_sid = 1
         self.observer: Observer | None = None
         self.sinks: dict[str, Sink] = {}
-        #: No longer subscribed, but still read from by whoever holds them.
+        #: No longer subscribed, but user code may still read from them.
         self.drained: weakref.WeakSet[Sink] = weakref.WeakSet()
 
     @property
     def next_sid(self) -> str:
-        """The sid of the sink that is added next."""
+        """The sid of the next sink to be added."""
         return str(self._next_sid)
 
     def add(self, sink: Sink) -> None:
@@ -184,7 +184,7 @@ class Router:
             self.observer.sink_added(sink)
 
     def remove(self, sink: Sink, *, tell_server: bool = True) -> None:
-        """Let nothing more come to it. ``tell_server``: it still sends."""
+        """Deliver nothing more to it. ``tell_server``: the server still sends, so unsubscribe."""
         if self.sinks.pop(sink.sid, None) is None:
             return
         link = self._outbox.link
@@ -196,15 +196,15 @@ class Router:
             self.observer.sink_removed(sink)
 
     def unsubscribe(self, sink: Sink) -> None:
-        """Have the server send nothing more; what is on its way still comes."""
+        """Tell the server to send nothing more; messages in flight still arrive."""
         self._outbox.control(encode_unsub(sink.sid))
 
     def limit(self, sink: Sink) -> None:
-        """Have the server stop after ``sink.limit`` messages."""
+        """Tell the server to stop after ``sink.limit`` messages."""
         self._outbox.control(encode_unsub(sink.sid, sink.limit - sink.renewed_at))
 
     def renew(self, link: Link) -> None:
-        """Subscribe all of them on a new link."""
+        """Subscribe all sinks on a new link."""
         for sid, sink in self.sinks.items():
             link.parser.routes[sid] = (sink.factory, sink.owner)
         commands = b"".join([self.renewal(sink) for sink in self.sinks.values()])
@@ -213,15 +213,15 @@ class Router:
 
     @staticmethod
     def renewal(sink: Sink) -> bytes:
-        """What subscribes a sink on a new link."""
+        """The commands that subscribe a sink on a new link."""
         command = encode_sub(sink.subject, sink.queue, sink.sid)
-        # The server counts from this SUB on, whatever earlier links have delivered.
+        # The server counts from this SUB on, whatever earlier links delivered.
         sink.renewed_at = sink.received
         if sink.limit:
             command += encode_unsub(sink.sid, sink.limit - sink.renewed_at)
         return command
 
     def close(self) -> list[Sink]:
-        """Forget all of them, and return them."""
+        """Remove all sinks and return them."""
         sinks, self.sinks = list(self.sinks.values()), {}
         return sinks

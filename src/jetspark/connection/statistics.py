@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 class Statistics:
     """Messages and bytes in both directions, and how often the connection was renewed.
 
-    ``server_errors`` counts every ``-ERR``, also those beyond what becomes events in a flood of them.
+    ``server_errors`` counts every ``-ERR``, including those that are too many to become events.
     """
 
     in_msgs: int = 0

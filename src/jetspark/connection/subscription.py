@@ -40,7 +40,7 @@ class Subscription:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the pending messages as they came on the wire, settled in whole runs."""
+        """Bytes of the pending messages as they were on the wire, updated in whole runs."""
         return self._sink.pending_bytes
 
     @property
@@ -55,11 +55,11 @@ class Subscription:
 
     @property
     def closed(self) -> bool:
-        """Whether no further message will arrive. Buffered ones may still be there."""
+        """Whether no further message will arrive. Buffered messages may still be there."""
         return self._sink.closed
 
     def __aiter__(self) -> AsyncIterator[Msg]:
-        # The sink itself: a loop pays for no layer in between.
+        # The sink itself, so that a loop pays for no layer in between.
         return self._sink.__aiter__()
 
     def __anext__(self) -> Awaitable[Msg]:
@@ -68,15 +68,15 @@ class Subscription:
     async def next(self, timeout: float | None = None) -> Msg:
         """The next message, waiting at most ``timeout`` seconds (default: ``request_timeout``).
 
-        Raises :class:`RequestTimeout` when none came and :class:`ConnectionClosed` when none can come any
-        more. Cancelling it loses no message.
+        Raises :class:`RequestTimeout` if no message arrived in time, and :class:`ConnectionClosed` if none
+        can arrive any more. Cancelling it loses no message.
         """
         return await self._sink.next(timeout)
 
     async def unsubscribe(self, max_messages: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``max_messages`` in all since subscribing.
+        """Stop now and drop what is buffered, or stop after ``max_messages`` in all since subscribing.
 
-        With a number that has been reached already, what is buffered beyond it is dropped and the rest stays.
+        If that number has already been reached, buffered messages beyond it are dropped and the rest stays.
         """
         await self._sink.unsubscribe(max_messages)
 

@@ -1,11 +1,11 @@
-"""The connection's side of subscriptions: what gets runs of messages and hands them to user code.
+"""The connection's side of subscriptions: it gets runs of messages and hands them to user code.
 
-:class:`SubscriptionSink` turns the runs into an async iterator or callbacks; users hold it by a
+:class:`SubscriptionSink` turns the runs into an async iterator or callbacks; users hold it through a
 :class:`~jetspark.connection.subscription.Subscription`. A waiting reader is woken once per run.
 
-Pending limits bound the memory of a reader that is slower than its publishers. Past them the *newest*
-messages are dropped (what is already buffered stays in order and without holes), the drop is counted and a
-:class:`~jetspark.connection.events.SlowConsumer` event tells of it once an episode.
+Pending limits bound the memory of a reader that is slower than its publishers. Beyond them the *newest*
+messages are dropped (what is already buffered stays in order and without holes), the drop is counted, and a
+:class:`~jetspark.connection.events.SlowConsumer` event reports it once per episode.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CALLBACKS_A_TURN = 512
 
 
 class SubscriptionSink(Sink):
-    """A core NATS subscription; :class:`~jetspark.connection.subscription.Subscription` says what is what."""
+    """A core NATS subscription; :class:`~jetspark.connection.subscription.Subscription` documents the API."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SubscriptionSink(Sink):
         self._bytes_limit = pending_bytes_limit
         self._callback = callback
         self._pending: deque[Msg] = deque()
-        # (accepted in all up to the end of the run, bytes of the run): bytes are settled run by run.
+        # (messages accepted up to the end of the run, bytes of the run): bytes are settled run by run.
         self._runs: deque[tuple[int, int]] = deque()
         self._bytes = 0
         self._accepted = 0
@@ -85,7 +85,7 @@ class SubscriptionSink(Sink):
         self._error: JetsparkError | None = None
         self._waiters = Waiters()
         self._runner: asyncio.Task[None] | None = None
-        # Loops over it; who calls next() comes back or not, and is not waited for.
+        # Loops over it. A caller of next() may never come back, so it is not waited for.
         self.takers = Readers()
         if callback is not None:
             self._runner = asyncio.get_running_loop().create_task(
@@ -103,7 +103,7 @@ class SubscriptionSink(Sink):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the pending messages as they came on the wire, settled in whole runs."""
+        """Bytes of the pending messages as they were on the wire, updated in whole runs."""
         self._settle()
         return self._bytes
 
@@ -119,7 +119,7 @@ class SubscriptionSink(Sink):
 
     @property
     def closed(self) -> bool:
-        """Whether no further message will arrive. Buffered ones may still be there."""
+        """Whether no further message will arrive. Buffered messages may still be there."""
         return self._closed
 
     def __aiter__(self) -> Self:
@@ -161,7 +161,7 @@ class SubscriptionSink(Sink):
             raise RequestTimeout(f"no message on {self.subject!r} within {seconds:g}s") from None
 
     async def unsubscribe(self, limit: int = 0) -> None:
-        """Stop now and drop what is buffered, or after ``limit`` messages in all since subscribing."""
+        """Stop now and drop what is buffered, or stop after ``limit`` messages in all since subscribing."""
         if not is_whole(limit, 0):
             raise InvalidArgument("max_messages", limit, "must be 0 (now) or a positive integer")
         if self._closed:
@@ -197,10 +197,10 @@ class SubscriptionSink(Sink):
         if not self._closed:
             core.router.drained.add(self)
             try:
-                # Without a link nothing is on its way to us, and there is nothing to wait for.
+                # Without a link nothing is in flight, so there is nothing to wait for.
                 if core.link is not None:
                     core.router.unsubscribe(self)
-                    # The PONG comes after every message the server had sent for us.
+                    # The PONG arrives after every message that the server had sent to us.
                     with contextlib.suppress(ConnectionLost, ConnectionClosed):
                         await core.flush()
             finally:
@@ -229,7 +229,7 @@ class SubscriptionSink(Sink):
         await self.unsubscribe()
 
     def __repr__(self) -> str:
-        # Users know it by the name of what they hold.
+        # Users know it by the name of the object that they hold.
         queue = f", queue={self.queue!r}" if self.queue else ""
         state = "closed" if self._closed else "open"
         return f"Subscription({self.subject!r}{queue}, {state}, pending={len(self._pending)})"
@@ -239,7 +239,7 @@ class SubscriptionSink(Sink):
     def deliver(self, items: list[Any], nbytes: int) -> None:
         self.received += len(items)
         if self.limit and self.received > self.limit:
-            # On their way before the server learned of the limit.
+            # They were sent before the server learned of the limit.
             keep = max(0, len(items) - (self.received - self.limit))
             items, nbytes = items[:keep], nbytes * keep // len(items)
         if (self._messages_limit and len(self._pending) + len(items) > self._messages_limit) or (
@@ -258,7 +258,7 @@ class SubscriptionSink(Sink):
             if self._waiters:
                 self._wake()
         if self.limit and self.received >= self.limit:
-            # The server has ended it by itself after the UNSUB with this limit.
+            # The server has already ended it, after the UNSUB with this limit.
             self.core.router.remove(self, tell_server=False)
             self.ended(None)
 
@@ -271,14 +271,14 @@ class SubscriptionSink(Sink):
 
     def link_lost(self, error: JetsparkError) -> None:
         if self.asked:
-            # The request or its answers went with the link; to wait for them would end in silence.
+            # The request or its answers were lost with the link; waiting for them would end without an error.
             self.core.router.remove(self, tell_server=False)
             self.ended(
                 ConnectionLost(f"connection lost while waiting for answers to {self.asked!r}: {error}")
             )
 
     def detach(self) -> None:
-        """The callback drains its own subscription: it can't be waited for."""
+        """The callback drains its own subscription, so it can't be waited for."""
         self._runner = None
 
     # Internals
@@ -297,7 +297,7 @@ class SubscriptionSink(Sink):
         if self._messages_limit:
             keep = min(keep, self._messages_limit - len(self._pending))
         keep = max(0, keep)
-        # Message by message: a mean would let large ones in for the price of the small ones of the run.
+        # Per message: an average would let large messages in at the price of the small ones of the run.
         sizes = [len(item.data) + (len(item.header_block) if item.header_block else 0) for item in items]
         line = (nbytes - sum(sizes)) // max(1, len(items))
         kept_bytes = kept = 0
@@ -359,7 +359,7 @@ class SubscriptionSink(Sink):
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
                         raise
-                    # Not ours: something that the callback waited for was cancelled.
+                    # Not our cancellation: something that the callback awaited was cancelled.
                     self._failed(error)
                 except Exception as error:
                     self._failed(error)

@@ -1,7 +1,7 @@
-"""TLS settings to an ``ssl.SSLContext``, and OpenSSL's errors to words a person can act on.
+"""Turns TLS settings into an ``ssl.SSLContext``, and OpenSSL's errors into texts that a person can act on.
 
-Verification of the certificate chain and of the host name is on unless ``tls_verify=False`` says
-otherwise in so many words; nothing else turns it off.
+The certificate chain and the host name are verified unless ``tls_verify=False`` says otherwise explicitly;
+nothing else turns this off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SELF_SIGNED, _SELF_SIGNED_IN_CHAIN = 18, 19
 _UNKNOWN_ISSUER, _UNVERIFIABLE_LEAF = 20, 21
 _HOSTNAME_MISMATCH, _IP_MISMATCH = 62, 64
 
-# What OpenSSL calls the first bytes of a server that answers in plain text.
+# OpenSSL's reasons when the first bytes of a server are plain text.
 _PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 _VERSION_REASONS = frozenset(
     {
@@ -60,7 +60,7 @@ def build_ssl_context(
 ) -> ssl.SSLContext | None:
     """Make the context for a connection, or ``None`` when nothing here asks for TLS.
 
-    ``tls``     an ``SSLContext`` of your own (the other options must then stay unset), ``True`` to demand
+    ``tls``     your own ``SSLContext`` (the other options must then stay unset), ``True`` to demand
                 TLS, ``False`` to forbid it, ``None`` (default) to decide by the other options.
     ``ca``      PEM file, or directory of hashed PEM files, of the authorities to trust *instead of* the
                 system's.

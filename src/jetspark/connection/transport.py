@@ -1,7 +1,7 @@
 """A byte stream to one server: TCP, TLS or WebSocket, and the handshake on it.
 
-This is the only module that meets ``OSError`` and ``ssl.SSLError``; it turns them into ours, so nothing
-above has to know them.
+This is the only module that handles ``OSError`` and ``ssl.SSLError``. It turns them into jetspark's errors,
+so nothing above has to know them.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 CLIENT_VERSION = "0.1.0"
 
-# Of no use outside of this process: a mark of weak credentials must not help to guess them.
+# Useless outside this process: a fingerprint of weak credentials must not help to guess them.
 _MARK_KEY = secrets.token_bytes(32)
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt to connect to a server: what is demanded of it, and what is known when it has failed."""
+    """One attempt to connect to a server: what is demanded of it, and what is known after a failure."""
 
     tls_demanded: bool = False
-    """TLS was used before on this connection, so that no server may do without it."""
+    """TLS was used before on this connection, so no server may do without it."""
     tls_used: bool = False
-    """TLS came up in this attempt, whatever became of it then."""
+    """TLS came up in this attempt, whatever happened afterwards."""
     credentials: bytes = b""
-    """A mark of the credentials sent: equal for equal ones, and of no other use."""
+    """A fingerprint of the credentials sent: equal for equal credentials, and useless for anything else."""
     own_fault: bool = False
     """Our own credentials could not be made; the server was not asked."""
 
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
         self.parser = Parser()
         self.bytes_in = 0
         self.writable = True
-        # The client replaces these once the handshake is through.
+        # The client replaces these once the handshake is complete.
         self.on_events: Callable[[list[Event]], None] = self._queue_events
         self.on_lost: Callable[[JetsparkError], None] = self._wake_waiter
         self.on_writable: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class Link(asyncio.Protocol):
         self._error: JetsparkError | None = None
         self._lost = False
         self._bulk: BulkReads | None = None
-        # TLS is up, but the server has not said a word over it yet.
+        # TLS is up, but the server has not sent anything over it yet.
         self._tls_unproven = False
         self._expiry_note = ""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Link(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # By contract, not by class: uvloop's transports do not derive from asyncio's.
+        # Cast by contract, not by class: uvloop's transports do not derive from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Link(asyncio.Protocol):
             self.abort(self._named(self.parser.error))
 
     def _named(self, error: JetsparkError) -> JetsparkError:
-        """The error with the server in its text; the parser does not know where its bytes come from."""
+        """The error with the server in its text; the parser does not know where its bytes came from."""
         if self.url.hostport in str(error):
             return error
         return ProtocolError(f"{self.url.hostport} broke the protocol: {error}")
@@ -139,7 +139,7 @@ class Link(asyncio.Protocol):
     # Everything else
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the transport; a link that is gone swallows them."""
+        """Hand bytes to the transport; a link that is gone discards them."""
         if self._codec is not None:
             if self._codec.closed:
                 return
@@ -147,7 +147,7 @@ class Link(asyncio.Protocol):
         self._raw_write(data)
 
     def bulk_reads(self, on: bool) -> None:
-        """Read fewer, larger pieces, or as usual again; where the transport can't, nothing changes."""
+        """Switch to fewer, larger reads, or back; where the transport can't do that, nothing changes."""
         if on and self._bulk is None and not self._lost and BulkReads.possible(self._transport):
             self._bulk = BulkReads(self._transport)
         elif not on and self._bulk is not None:
@@ -155,7 +155,7 @@ class Link(asyncio.Protocol):
             self._bulk = None
 
     def limit_write_buffer(self, high: int) -> None:
-        """From how many unsent bytes on publishers have to wait."""
+        """Set the number of unsent bytes from which on publishers have to wait."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=high)
 
@@ -175,9 +175,9 @@ class Link(asyncio.Protocol):
     async def close(self, grace: float, unanswered: int = 0) -> None:
         """Send what is buffered, wait until the server has read it, then close; cut off after ``grace``.
 
-        Closing a socket while received bytes lie unread in it resets the connection, and the reset may
-        overtake what we have sent. So we read on until the PONG of a last PING; ``unanswered`` others are
-        due before it.
+        Closing a socket while it holds unread bytes resets the connection, and the reset may overtake what we
+        have sent. So we keep reading until the PONG of a last PING; ``unanswered`` other PONGs are due before
+        it.
         """
         if self._transport is None:
             return
@@ -241,7 +241,7 @@ class Link(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def check_alive(self) -> None:
-        """Raise why the connection is gone, when it is."""
+        """Raise the reason if the connection is gone."""
         if not self._lost:
             return
         if self._tls_unproven and not isinstance(self._error, TLSError):
@@ -276,7 +276,7 @@ class Link(asyncio.Protocol):
     async def _start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         assert self._transport is not None
         if self._early or self.parser.held:
-            # Whoever sits in between could slip in answers that we would take for the server's.
+            # A man in the middle could inject answers that we would take for the server's.
             raise ProtocolError(f"{self.url.hostport} sent more than INFO before the TLS handshake")
         loop = asyncio.get_running_loop()
         transport = await loop.start_tls(self._transport, self, context, server_hostname=hostname)
@@ -286,7 +286,7 @@ class Link(asyncio.Protocol):
         self._tls_unproven = True
 
     async def handshake(self, options: ConnectOptions, attempt: Attempt) -> deque[Event]:
-        """INFO, TLS, CONNECT, PING, PONG. Events that came after the PONG are returned."""
+        """INFO, TLS, CONNECT, PING, PONG. Returns the events that came after the PONG."""
         attempt.tls_used = self.url.scheme == "wss" or (
             options.tls_handshake_first and not self.url.is_websocket
         )
@@ -301,9 +301,9 @@ class Link(asyncio.Protocol):
             plain = self.info
             await self._start_tls(options.ssl_context(), options.tls_name(self.url))
             attempt.tls_used = True
-            # Anybody on the way could have written that INFO. Kept is what CONNECT needs, and the largest
-            # payload for servers older than 2.12, which send no INFO over TLS. All servers that we support
-            # know headers; a lie about it would make the server strip them.
+            # Anyone on the network path could have written that INFO. Keep only what CONNECT needs, and the
+            # largest payload for servers older than 2.12, which send no INFO over TLS. All servers that we
+            # support know headers; a forged value would make the server strip them.
             self.info = ServerInfo(nonce=plain.nonce, headers=True, max_payload=plain.max_payload)
             pongs = 2
         attempt.own_fault = True
@@ -328,7 +328,7 @@ class Link(asyncio.Protocol):
                     pass
 
     def _needs_tls(self, options: ConnectOptions, attempt: Attempt) -> bool:
-        """Whether TLS comes next. Nothing of ours, above all no credentials, leaves before it is up."""
+        """Whether TLS comes next. We send nothing, above all no credentials, before it is up."""
         offered = self.info.tls_required or self.info.tls_available
         if options.wants_tls(self.url):
             if not offered:
@@ -350,7 +350,7 @@ class Link(asyncio.Protocol):
 
     @hides_locals
     def _send_connect(self, options: ConnectOptions, pings: int, *, tls: bool) -> bytes:
-        """Say who we are; a mark of the credentials is returned. Raw secrets stand in this frame alone."""
+        """Send CONNECT; returns a fingerprint of the credentials. Only this frame holds raw secrets."""
         fields = options.connect_fields(self.url, self.info, CLIENT_VERSION, tls=tls)
         try:
             command = encode_connect(fields)
@@ -358,16 +358,17 @@ class Link(asyncio.Protocol):
         except (TypeError, ValueError):
             command = b""
         if not command:
-            # Raised out here: the context of an encoder's error may hold what it could not encode.
+            # Raised outside the except block: an encoder's error may hold what it could not encode.
             raise AuthorizationError("the auth function returned fields that JSON can't hold")
         self._expiry_note = expiry_note(fields)
         self.write(command + PING * pings)
         return hmac.digest(_MARK_KEY, same, "sha256")
 
     async def probe_line(self, length: int) -> deque[Event] | None:
-        """Whether the server takes a command whose arguments have so many bytes. Used before sending others.
+        """Whether the server takes a command with ``length`` bytes of arguments. Used before sending others.
 
-        None: it does not, and hangs up. Otherwise what came meanwhile. An UNSUB of nothing does no harm.
+        None: it does not, and hangs up. Otherwise the events that came meanwhile. An UNSUB of nothing is
+        harmless.
         """
         self.write(b"UNSUB " + b"0" * length + b"\r\n" + PING)
         seen: deque[Event] = deque()
@@ -381,7 +382,7 @@ class Link(asyncio.Protocol):
 
 
 async def open_link(url: ServerURL, options: ConnectOptions, attempt: Attempt) -> tuple[Link, deque[Event]]:
-    """Connect to one server and shake hands, within ``connect_timeout``; a typed error otherwise."""
+    """Connect to one server and shake hands within ``connect_timeout``, or raise a typed error."""
     if attempt.tls_demanded and url.scheme == "ws":
         # Before the upgrade request, whose headers may hold credentials.
         raise TLSError(
@@ -416,7 +417,7 @@ async def open_link(url: ServerURL, options: ConnectOptions, attempt: Attempt) -
         if isinstance(error, OSError | EOFError):
             raise translate_error(error, url, options.tls_name(url)) from None
         if isinstance(error, UnicodeError):
-            # The resolver encodes names as IDNA, which refuses empty and overlong labels this way.
+            # The resolver encodes names as IDNA, which rejects empty and overlong labels this way.
             raise ConnectionLost(f"{url.hostport}: not a valid host name") from None
         raise
 
@@ -429,7 +430,7 @@ def _tune_socket(link: Link) -> None:
 
 
 def translate_error(error: BaseException, url: ServerURL, tls_name: str | None = None) -> JetsparkError:
-    """An exception of the standard library as one of ours; ``tls_name`` is what a certificate had to hold."""
+    """A standard library exception as a jetspark error; ``tls_name``: what the certificate must contain."""
     if isinstance(error, JetsparkError):
         return error
     if isinstance(error, ssl.SSLError | ssl.CertificateError):
@@ -462,7 +463,7 @@ def is_line_error(message: str) -> bool:
 
 
 def error_from_err(message: str, url: ServerURL, note: str = "") -> JetsparkError:
-    """The error for an ``-ERR`` that ended a handshake; ``note`` is what we know of the credentials."""
+    """The error for an ``-ERR`` that ended a handshake; ``note``: what is known about the credentials."""
     if is_auth_error(message):
         remedy = note or "check user, token, nkey or creds"
         return AuthorizationError(f"{url.hostport} refused the credentials: {message}; {remedy}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
-"""Schemes that can be connected to, each with the port used when the url names none."""
+"""The schemes that can be connected to, each with its default port."""
 
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PATH_CHARS = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:/%]*")
@@ -45,13 +45,13 @@ class ServerURL:
     path: str = ""
     """Path of the WebSocket endpoint, with its leading slash; empty for ``nats`` and ``tls``."""
     query: Secret | None = None
-    """Query of a WebSocket url without the ``?``; a secret, as gateways take access keys there."""
+    """Query of a WebSocket url without the ``?``; a secret, because gateways take access keys there."""
     tls_name: str | None = None
     """The name to expect in the certificate when it is not ``host``: see :func:`discovered_url`."""
 
     @property
     def needs_tls(self) -> bool:
-        """The url demands TLS: a server that offers none must be refused."""
+        """Whether the url demands TLS: then a server that offers none must be refused."""
         return self.scheme in ("tls", "wss")
 
     @property
@@ -138,8 +138,8 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
     Scheme, path and credentials come from ``like``, the url through which the cluster was found: its
     members share them, and a ``tls`` pool must never be led to a plaintext connection by gossip.
 
-    Clusters gossip addresses while their certificates hold names. So an address is expected to show the
-    name through which the cluster was found.
+    Clusters gossip addresses while their certificates contain names. So a server with an address is
+    expected to present the name through which the cluster was found.
     """
     if "://" in entry or "@" in entry or "/" in entry:
         raise _refuse(entry, "a discovered server must be host:port")
@@ -150,7 +150,7 @@ def discovered_url(entry: str, like: ServerURL) -> ServerURL:
 
 
 def discovered_urls(entries: Iterable[str], like: ServerURL) -> tuple[list[ServerURL], list[str]]:
-    """The entries of ``connect_urls`` that can be read, as urls, and those that can't."""
+    """The readable entries of ``connect_urls``, as urls, and the unreadable ones."""
     found, unreadable = [], []
     for entry in entries:
         try:
@@ -161,7 +161,7 @@ def discovered_urls(entries: Iterable[str], like: ServerURL) -> tuple[list[Serve
 
 
 def redact_url(text: str) -> str:
-    """What may be shown of a url that could not be parsed: never what may be a user or a password."""
+    """The part of an unparsable url that may be shown: never anything that may be a user or a password."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "", text
@@ -177,7 +177,7 @@ def redact_url(text: str) -> str:
     if not colon:
         host, port = rest[:end], ""
     elif not re.fullmatch(r"[0-9]{0,7}", port) and not port.endswith("]"):
-        # Text after a colon that is no number may well be a password whose @host got lost.
+        # Text after a colon that is not a number may well be a password whose @host got lost.
         port = "***"
     tail = "" if end == len(rest) else rest[end] + ("***" if end + 1 < len(rest) else "")
     return f"{scheme}{separator}{'***@' if at else ''}{host}{colon}{port}{tail}"

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Waiters:
-    """Tasks that wait. All of them are woken together, and look for themselves at what has happened."""
+    """Waiting tasks. All of them are woken together, and each checks for itself what has happened."""
 
     __slots__ = ("_futures",)
 
@@ -26,12 +26,12 @@ class Waiters:
         try:
             await future
         finally:
-            # Cancelled before it was woken; after a wake the list is another one.
+            # Cancelled before it was woken; a wake replaces the list.
             if future in self._futures:
                 self._futures.remove(future)
 
     def wake(self) -> None:
-        """Wake everyone who waits now."""
+        """Wake all tasks that are waiting now."""
         if not self._futures:
             return
         futures, self._futures = self._futures, []

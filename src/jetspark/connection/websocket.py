@@ -1,9 +1,9 @@
 """NATS over WebSocket, without IO: network bytes in, NATS bytes out, and the other way round.
 
 The transport sends :meth:`~WebSocketCodec.handshake`, then feeds what arrives to
-:meth:`~WebSocketCodec.receive` and writes what :meth:`~WebSocketCodec.outgoing` holds. Frame borders mean
-nothing to NATS: the payloads of all binary frames are one byte stream, which is why fragments are passed
-on as they come instead of being joined into messages.
+:meth:`~WebSocketCodec.receive` and writes what :meth:`~WebSocketCodec.outgoing` holds. Frame boundaries mean
+nothing to NATS: the payloads of all binary frames are one byte stream. So fragments are passed on as they
+come instead of being joined into messages.
 
 The framing itself is done by the sans-IO core of the ``websockets`` package, an optional dependency.
 """
@@ -38,7 +38,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 _RESERVED_HEADERS = frozenset({"host", "upgrade", "connection", "content-length", "transfer-encoding"})
 
 # The library logs headers and frames at DEBUG, and the CONNECT frame holds the password. A logger outside
-# the hierarchy, with a level above all, can't be switched on by anybody's logging configuration.
+# the hierarchy, with a level above all others, can't be enabled by any logging configuration.
 _SILENT = logging.Logger("jetspark.websocket.silent", logging.CRITICAL + 1)
 
 
@@ -75,7 +75,7 @@ class WebSocketCodec:
 
     @property
     def close_reason(self) -> str | None:
-        """Code and reason of the server's close frame, ``None`` while there is none."""
+        """Code and reason of the server's close frame, ``None`` until it arrives."""
         received = self._protocol.close_rcvd
         return None if received is None else f"{received.code} {received.reason}".strip()
 
@@ -85,12 +85,12 @@ class WebSocketCodec:
         for name, value in self._request_headers:
             request.headers[name] = value.reveal()
         self._protocol.send_request(request)
-        # The query may be an access key, and it is of no use any more.
+        # The query may be an access key, and it is no longer needed.
         self._protocol.uri = replace(self._protocol.uri, query="")
         return self.outgoing()
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the network, give the NATS bytes in them (often none, sometimes many frames').
+        """Take bytes from the network and return the NATS bytes in them (of no frame, one or many).
 
         Raises ``AuthorizationError`` when the upgrade was refused with 401 or 403, ``ProtocolError`` for
         any other refusal and for frames that break the rules. Write :meth:`outgoing` in either case.
@@ -139,7 +139,7 @@ class WebSocketCodec:
             return
         self._ended = True
         self._protocol.receive_eof()
-        self._protocol.data_to_send()  # nobody is left to read it
+        self._protocol.data_to_send()  # there is no peer left to read it
         if not self.ready:
             raise self._refused(self._protocol.handshake_exc)
 

@@ -1,6 +1,6 @@
 """The NATS protocol without IO: bytes in, events out; arguments in, bytes out.
 
-``backend`` tells which inner loops run: ``"c"`` or ``"python"``.
+``backend`` names the inner loops in use: ``"c"`` or ``"python"``.
 """
 
 from jetspark.wire._backend import backend

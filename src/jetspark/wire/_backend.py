@@ -1,7 +1,7 @@
-"""Which inner loops run: the compiled ones when they were built, or those in Python.
+"""Selects the inner loops: the compiled ones if they were built, otherwise those in Python.
 
-``JETSPARK_WIRE=python`` leaves the compiled core out; ``JETSPARK_WIRE=c`` makes it an error when it can't be
-used. A core that was built from other sources, such as a left-over of an earlier version, is not used.
+``JETSPARK_WIRE=python`` disables the compiled core; ``JETSPARK_WIRE=c`` makes it an error if the core can't
+be used. A core that was built from other sources, such as a left-over of an earlier version, is not used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from jetspark.errors import InvalidArgument
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: What Python and the compiled core agree on; the same number is in ``_speed.c``.
+#: The version of the interface between Python and the compiled core; the same number is in ``_speed.c``.
 ABI = 3
 
 _CORE = "jetspark.wire._speed"
 
 
 def load(wanted: str) -> ModuleType | None:
-    """The compiled core, or None: pure Python runs. ``wanted`` is the value of ``JETSPARK_WIRE``."""
+    """The compiled core, or None to run pure Python. ``wanted`` is the value of ``JETSPARK_WIRE``."""
     if wanted not in ("", "c", "python"):
         raise InvalidArgument("JETSPARK_WIRE", wanted, "must be c, python, or not set")
     if wanted == "python":
@@ -36,7 +36,7 @@ def load(wanted: str) -> ModuleType | None:
                 f"JETSPARK_WIRE=c, but the compiled core can't be loaded ({error}): install jetspark with "
                 "JETSPARK_BUILD=c where there is a C compiler, or unset JETSPARK_WIRE"
             ) from error
-        # Built where a C compiler was at hand when jetspark was installed; nothing is missing without it.
+        # It is built if a C compiler is available when jetspark is installed; nothing is missing without it.
         return None
     found = getattr(core, "ABI", None)
     if found != ABI:

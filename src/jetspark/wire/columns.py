@@ -1,13 +1,13 @@
-"""Messages as columns: the parser's road for those who want Arrow instead of objects.
+"""Messages as columns: the parser's path for readers that want Arrow instead of objects.
 
 A subscription whose route has the factory :data:`COLUMNAR` gets its user messages as columns: no object, no
-decoding, no header parsing. The inner loop leaves as soon as a line is anything but the next complete message
-of the same subscription, and the parser's general loop takes over from there; so statuses, errors and limits
-have one home. It raises nothing: an error would cost the rows in front of it.
+decoding, no header parsing. The inner loop stops as soon as a line is anything but the next complete message
+of the same subscription, and the parser's general loop takes over from there. So statuses, errors and limits
+are handled in one place. The inner loop raises nothing: an error would cost the rows before it.
 
 The loop in Python makes :class:`Columns`, three parallel lists of slices of the received chunk. The compiled
-one makes :class:`PackedColumns`, which knows where in the chunks everything lies and copies it once, into the
-buffers of Arrow arrays. Both can be read in the same way.
+one makes :class:`PackedColumns`, which records where everything lies in the chunks and copies it once, into
+the buffers of Arrow arrays. Both can be read in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Columns(msgspec.Struct):
-    """A run of messages with a reply, as columns. ``headers`` has the blocks of those rows that have one."""
+    """A run of messages with a reply, as columns. ``headers``: the blocks of those rows that have headers."""
 
     sid: str
     subjects: list[bytes]
@@ -40,7 +40,7 @@ class Columns(msgspec.Struct):
         return len(self.payloads)
 
     def measure(self) -> int:
-        """``size``, counted anew."""
+        """Compute ``size`` again."""
         return (
             sum(map(len, self.subjects))
             + sum(map(len, self.replies))
@@ -59,7 +59,7 @@ class Columns(msgspec.Struct):
         self.size = self.measure()
 
     def select(self, rows: Sequence[int]) -> Columns:
-        """Some rows, in this order."""
+        """The given rows, in this order."""
         headers = {place: self.headers[row] for place, row in enumerate(rows) if row in self.headers}
         selected = Columns(
             self.sid,
@@ -74,7 +74,7 @@ class Columns(msgspec.Struct):
 
 
 class PackedColumns(msgspec.Struct):
-    """The same, made by the compiled loop. The lists are made when asked for, which only rare cases do."""
+    """The same, made by the compiled loop. Lists are built on demand, which is rare."""
 
     sid: str
     rows: Rows
@@ -111,7 +111,7 @@ class PackedColumns(msgspec.Struct):
         return self.unpack().select(rows)
 
     def unpack(self) -> Columns:
-        """As lists."""
+        """The same columns as lists."""
         return Columns(
             self.sid, self.subjects, self.replies, self.payloads, self.headers, self.nbytes, self.size
         )
@@ -121,7 +121,7 @@ AnyColumns = Columns | PackedColumns
 
 
 def join_columns(parts: Sequence[AnyColumns]) -> AnyColumns:
-    """One set of columns of all parts, which are used up by that."""
+    """One set of columns from all parts; the parts must not be used afterwards."""
     if len(parts) == 1:
         return parts[0]
     joined: AnyColumns
@@ -157,12 +157,12 @@ def COLUMNAR(subject: str, reply: str, data: bytes, header: bytes | None, owner:
 
 
 def ANSWERS(subject: str, reply: str, data: bytes, header: bytes | None, owner: Any) -> Any:
-    """Marks a route whose messages have no replies of their own: :class:`PackedColumns` where the compiled
-    core is there, otherwise objects of its owner, a (factory, owner). Never called."""
+    """Marks a route whose messages have no replies of their own. They become :class:`PackedColumns` with the
+    compiled core, otherwise objects made by the route's owner, a (factory, owner). Never called."""
     raise AssertionError("a route of answers makes no objects")
 
 
-# Sizes remembered for the inner loop; distinct ones are few.
+# How many sizes the inner loop remembers; distinct ones are few.
 MAX_SIZES = 8192
 
 
@@ -174,10 +174,10 @@ def read_columns(
     size_of: Callable[[bytes], int],
     max_line: int,
 ) -> int:
-    """Append complete messages of ``columns.sid`` from ``pos`` on; where it stopped.
+    """Append complete messages of ``columns.sid`` from ``pos`` on; returns where it stopped.
 
     A message without a reply stops it: on a consumer's inbox that is a status. ``size_of`` reads digits
-    that ``sizes`` does not have and is negative for a size that must be refused.
+    that are not in ``sizes``; it is negative for a size that must be refused.
     """
     sid = columns.sid.encode()
     add_subject, add_reply, add_payload = (
@@ -187,13 +187,13 @@ def read_columns(
     )
     find, total, begin = buf.find, len(buf), pos
     get_size = sizes.get
-    # Of a message, what the server does not count: the word MSG, sid, size, blanks and line ends.
+    # The bytes of a message that the server does not count: the word MSG, sid, size, blanks and line ends.
     framing, uncounted = len(sid) + 10, 0
     while pos < total:
         eol = find(b"\n", pos)
         if eol < 0 or eol - pos > max_line + 1:
             break
-        # The CR stays on the last argument: a size that is known with its CR needs no other check of it.
+        # The CR stays on the last argument: a size that is known including its CR needs no further check.
         args = buf[pos:eol].split(b" ")
         if len(args) == 5:
             op, subject, to, reply, digits = args

@@ -1,4 +1,4 @@
-"""Client commands as bytes. Everything that could smuggle a second command is refused first."""
+"""Client commands as bytes. Anything that could smuggle in a second command is refused first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jetspark.wire.subjects import validate_filter, validate_queue, validate_sub
 
 # The server's default max_control_line; it closes the connection when a line is longer.
 MAX_CONTROL_LINE = 4096
-# What is left of it for verb, subject and reply beside two sizes of at most 10 digits and CRLF.
+# What this leaves for verb, subject and reply beside two sizes of at most 10 digits and CRLF.
 MAX_TARGET = MAX_CONTROL_LINE - 26
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 SIZE_LINES: dict[int, bytes] = {}
-"""Digits of a size with its CRLF, formatted once for each size met."""
+"""The digits of a size with CRLF, formatted once for each size in use."""
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -37,7 +37,7 @@ def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
         validate_subject(subject)
     else:
         validate_filter(subject)
-    # encode, not an f-string: the latter writes a member of an enum of strings as its name.
+    # encode, not an f-string: an f-string writes the member of a string enum as its name.
     prefix = b"PUB %b " % subject.encode()
     if len(prefix) > MAX_TARGET:
         raise InvalidArgument(
@@ -47,12 +47,12 @@ def pub_prefix(subject: str, *, literal: bool = True) -> bytes:
 
 
 def body_line(body: bytes) -> bytes:
-    """The rest of a PUB behind its subjects: size and body."""
+    """The rest of a PUB after its subjects: size and body."""
     return b" %d\r\n%b\r\n" % (len(body), body)
 
 
 def encode_pub(prefix: bytes, base: bytes, serial: int, data: bytes, block: bytes | None) -> bytes:
-    """A whole PUB or HPUB; its reply subject is ``base`` and ``serial``."""
+    """A whole PUB or HPUB with the reply subject ``base`` plus ``serial``."""
     if block is None:
         return b"%b%b%d %d\r\n%b\r\n" % (prefix, base, serial, len(data), data)
     size = len(block)
@@ -60,7 +60,7 @@ def encode_pub(prefix: bytes, base: bytes, serial: int, data: bytes, block: byte
 
 
 def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str, int]]]:
-    """Whole PUB and HPUB commands in; those within ``limit`` and (subject, size) of the others out."""
+    """Split whole PUB and HPUB commands: those within ``limit``, and (subject, size) of the others."""
     kept, oversized, pos = [], [], 0
     while pos < len(publishes):
         eol = publishes.index(b"\r\n", pos)
@@ -76,7 +76,7 @@ def split_oversized(publishes: bytes, limit: int) -> tuple[bytes, list[tuple[str
 
 
 def size_line(size: int) -> bytes:
-    """The end of a PUB line; remembered in ``SIZE_LINES`` while there is room."""
+    """The end of a PUB line; cached in ``SIZE_LINES`` while there is room."""
     line = b"%d\r\n" % size
     if len(SIZE_LINES) < 65_536:
         SIZE_LINES[size] = line
@@ -84,9 +84,9 @@ def size_line(size: int) -> bytes:
 
 
 def to_bytes(payload: object) -> bytes:
-    """The payload of a publish, from anything that is bytes; text is refused."""
+    """The payload of a publish, from any bytes-like object; text is refused."""
     if isinstance(payload, bytes | bytearray | memoryview):
-        # A copy: the caller may change a mutable buffer before it is written.
+        # A copy: the caller may change a mutable buffer before it is sent.
         return bytes(payload)
     raise InvalidArgument(
         "data",
@@ -96,7 +96,7 @@ def to_bytes(payload: object) -> bytes:
 
 
 def encode_sub(subject: str, queue: str, sid: str) -> bytes:
-    """SUB, with the queue group when there is one."""
+    """SUB, with the queue group if there is one."""
     validate_filter(subject)
     target = subject.encode()
     if queue:

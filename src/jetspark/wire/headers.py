@@ -1,7 +1,7 @@
-"""Message headers (ADR-4): ordered, multi-valued, case kept, looked up without regard to case.
+"""Message headers (ADR-4): ordered, multi-valued, case preserved, looked up case-insensitively.
 
-Every header block that is sent is a :class:`HeaderBlock`. Only this module makes them, out of lines that
-:func:`_lines` has checked, so that no value can become a second header.
+Every header block that is sent is a :class:`HeaderBlock`. Only this module makes them, from lines that
+:func:`_lines` has checked, so no value can become a second header.
 
 What may be in a header: ADR-4 takes a value from RFC 822, "any ASCII characters, except CR or LF", and the
 server stores every other byte as it is. So CR and LF are refused, and a value may contain NUL, a colon or any
@@ -27,9 +27,9 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 class Headers:
     """The headers of one message.
 
-    ``headers["Name"]`` is the first value, ``get_all`` all of them, ``items`` every pair in order. Names
-    keep the case they were written in and are found in any case. As ADR-4 says, blanks around a value are
-    not part of it. An instance without pairs is falsy.
+    ``headers["Name"]`` is the first value, ``get_all`` returns all of them, ``items`` every pair in order.
+    Names keep the case they were written in and are looked up case-insensitively. As ADR-4 says, blanks
+    around a value are not part of it. An instance without pairs is falsy.
     """
 
     __slots__ = ("_pairs",)
@@ -54,18 +54,18 @@ class Headers:
             except (TypeError, ValueError):
                 raise InvalidArgument("headers", pair, "must be a pair of a name and a value") from None
             if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-                self.add(name, value)  # type: ignore[arg-type]  # refuses what is no str
+                self.add(name, value)  # type: ignore[arg-type]  # add refuses what is not a str
             else:
                 for one in value:
                     self.add(name, one)
 
     def add(self, name: str, value: str) -> None:
-        """Append a value; values already there under this name stay."""
+        """Append a value; existing values of this name stay."""
         _check_pair(name, value)
         self._pairs.append((name, value.strip(" \t")))
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The first value of the name, or the default."""
+        """The first value of this name, or the default."""
         wanted = name.lower()
         for key, value in self._pairs:
             if key == name or key.lower() == wanted:
@@ -73,7 +73,7 @@ class Headers:
         return default
 
     def get_all(self, name: str) -> list[str]:
-        """All values of the name, in order; empty when there is none."""
+        """All values of this name, in order; empty if there are none."""
         wanted = name.lower()
         return [value for key, value in self._pairs if key.lower() == wanted]
 
@@ -89,7 +89,7 @@ class Headers:
         return list(seen.values())
 
     def to_dict(self) -> dict[str, list[str]]:
-        """A plain dict of lists, one entry a name."""
+        """A plain dict of lists, one entry per name."""
         return {name: self.get_all(name) for name in self.keys()}
 
     def __getitem__(self, name: str) -> str:
@@ -139,7 +139,7 @@ class Headers:
 
 @lru_cache(maxsize=1024)
 def _is_token(name: str) -> bool:
-    # Names repeat in every message; their check costs as much as all the rest.
+    # Names repeat in every message, and checking one costs as much as everything else.
     return _TOKEN.fullmatch(name) is not None
 
 
@@ -161,29 +161,29 @@ def _check_pair(name: str, value: str) -> None:
 
 
 class HeaderBlock(bytes):
-    """A header block as HPUB takes it, closing blank line included; its lines were checked."""
+    """A header block as HPUB takes it, including the closing blank line; its lines were checked."""
 
     __slots__ = ()
 
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> bytes:
-    """The one place where headers become bytes. Nothing in a pair can begin another line."""
-    # No f-string: it writes a member of an enum of strings as its name.
+    """The one place where headers become bytes. Nothing in a pair can start another line."""
+    # No f-string: it writes the member of a string enum as its name.
     text = "".join([name + ": " + value + "\r\n" for name, value in pairs])
-    # Pairs that were received, not added, are unchecked; one with a lone CR or LF would become two headers.
+    # Pairs that were received, not added, are unchecked: one with a lone CR or LF would become two headers.
     if text.count("\n") != len(pairs) or text.count("\r") != len(pairs):
         for name, value in pairs:
             _check_pair(name, value)
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # Name the culprit alone: the other headers have no business in an error text.
+        # Name only the culprit: the other headers do not belong in an error text.
         bad = next(pair for pair in pairs if any("\ud800" <= char <= "\udfff" for char in "".join(pair)))
     raise InvalidArgument("header value", bad[1], f"of {bad[0]!r} must be encodable as UTF-8")
 
 
 def trusted_headers(pairs: list[tuple[str, str]]) -> Headers:
-    """Headers of pairs that need no check: our own, or what somebody stored."""
+    """Headers from pairs that need no check: our own, or those of stored messages."""
     headers = Headers()
     headers._pairs = pairs
     return headers
@@ -192,20 +192,20 @@ def trusted_headers(pairs: list[tuple[str, str]]) -> Headers:
 def encode_headers(
     headers: Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]],
 ) -> HeaderBlock:
-    """The header block for HPUB, its closing blank line included."""
+    """The header block for HPUB, including its closing blank line."""
     pairs = (headers if isinstance(headers, Headers) else Headers(headers))._pairs
     return HeaderBlock(b"NATS/1.0\r\n" + _lines(pairs) + b"\r\n")
 
 
 def extend_block(block: HeaderBlock, *pairs: tuple[str, str]) -> HeaderBlock:
-    """The block with more headers at its end."""
+    """The block with more headers appended."""
     return HeaderBlock(block[:-2] + _lines(pairs) + b"\r\n")
 
 
 def encode_column(
     name: str, values: Sequence[bytes], rest: Sequence[tuple[str, str]] = ()
 ) -> list[HeaderBlock]:
-    """A block for each value of one header, with the same headers behind it. Values must have no blanks
+    """One block for each value of a header, with the same headers after it. Values must not have blanks
     around them; all are checked for line breaks at once.
     """
     joined = b"".join(values)
@@ -219,10 +219,10 @@ def encode_column(
 def decode_headers(block: bytes) -> Headers:
     """The pairs of a received header block; its status line is read by :func:`decode_status`."""
     headers = Headers()
-    # One line break each, one after the first line, one that closes the block.
+    # One line break per header, one after the first line, and one that closes the block.
     if block.count(b"\r\n") > MAX_HEADERS + 2:
         raise ProtocolError(f"message has more than {MAX_HEADERS} headers")
-    # surrogateescape: a header that is not UTF-8 must cost neither the message nor its other headers.
+    # surrogateescape: a header that is not UTF-8 must not cost the message or its other headers.
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")
     if not lines[0].startswith("NATS/1.0"):
         raise ProtocolError(f"header block starts with {lines[0][:32]!r}, not with NATS/1.0")

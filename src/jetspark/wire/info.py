@@ -1,4 +1,4 @@
-"""What the server says of itself in INFO."""
+"""What the server says about itself in INFO."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated
 
 import msgspec
 
-# The compiled core counts with some of these; JSON has integers of any size.
+# The compiled core calculates with some of these; integers in JSON may have any size.
 _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?![\d.])", re.ASCII)
 
 
 class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The fields of INFO that a client acts on. Unknown ones are ignored."""
+    """The fields of INFO that a client acts on. Unknown fields are ignored."""
 
     server_id: str = ""
     server_name: str = ""
@@ -42,8 +42,8 @@ class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def version_tuple(self) -> tuple[int, int, int]:
-        """The version as numbers, (0, 0, 0) when it can't be read; for 'does the server know X' checks."""
-        # Pre-releases (2.12.0-RC.1) and own builds (2.12.0+abc) count as the version they are built from.
+        """The version as numbers, (0, 0, 0) if it can't be read; for checks whether the server knows X."""
+        # Pre-releases (2.12.0-RC.1) and custom builds (2.12.0+abc) count as the version they are based on.
         found = _VERSION.match(self.version)
         if found is None:
             return (0, 0, 0)

@@ -4,27 +4,27 @@ Theory of operation
 -------------------
 ``feed(chunk)`` parses everything in the chunk in one loop and returns the events in wire order. Messages
 are most of the traffic, so they do not cost an event each: consecutive messages of one subscription form
-a *run*, one :class:`Messages` event with the list of them. Whoever receives it does its bookkeeping once a
-run instead of once a message; that is where the speed of the client comes from.
+a *run*, one :class:`Messages` event with a list of them. The receiver does its bookkeeping once per run
+instead of once per message; this makes the client fast.
 
 The message objects are made right here, by the class that the subscription registered in ``routes``
-(sid -> (class, owner)), so that nobody has to wrap or copy them again. A route marked
-:data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects, and so does, where it is compiled,
-one marked :data:`~jetspark.wire.columns.ANSWERS`. Messages of an unknown sid (those
+(sid -> (class, owner)), so they need not be wrapped or copied again. A route marked
+:data:`~jetspark.wire.columns.COLUMNAR` gets columns instead of objects, and with the compiled core so does a
+route marked :data:`~jetspark.wire.columns.ANSWERS`. Messages of an unknown sid (those
 still in flight after UNSUB) are parsed and dropped.
 
-Where the compiled core is there (:mod:`jetspark.wire._backend`), it reads the rest of a run: the loop below
-finds out what a run is and meets everything that is not the next message of it.
+If the compiled core is available (:mod:`jetspark.wire._backend`), it reads the rest of a run: the loop below
+finds the start of a run and handles everything that is not the next message of it.
 
-What is incomplete at the end of a chunk is kept as a list of chunks and joined once when the rest is
-there, with just the bytes that it lacks: a large payload arriving in many pieces is copied once, what follows
-it in its last chunk is not copied at all, and a control line arriving byte by byte is searched for its end in
-the new bytes only.
+Incomplete data at the end of a chunk is kept as a list of chunks and joined once when the rest has arrived,
+with just the bytes that it lacks. So a large payload that arrives in many pieces is copied once, the data
+after it in its last chunk is not copied at all, and a control line that arrives byte by byte is searched for
+its end in the new bytes only.
 
-Limits: control line, INFO, declared sizes and header block are bounded. Anything outside the protocol is
-:class:`ProtocolError`, after which the parser has lost its place in the stream and takes no more. Events
-that came before the bad bytes are never lost with them: ``feed`` returns those, keeps the error in
-``error`` and raises it on the next call. So the outcome does not depend on how the bytes were cut.
+Limits: control line, INFO, declared sizes and header block are bounded. Anything outside the protocol is a
+:class:`ProtocolError`; after it the parser has lost its place in the stream and accepts no more data. Events
+before the bad bytes are never lost: ``feed`` returns them, keeps the error in ``error`` and raises it on the
+next call. So the outcome does not depend on how the bytes were split.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from jetspark.wire.info import ServerInfo, decode_info
 if TYPE_CHECKING:
     from jetspark.wire._speed import Rows
 
-# Lines from the server carry subject and reply of a publisher's line (at most 4096 bytes) plus, for
-# JetStream, an ack reply; 64 KiB leaves room for servers configured with longer control lines.
+# Lines from the server carry the subject and reply of a publisher's line (at most 4096 bytes) plus, for
+# JetStream, an ack reply; 64 KiB leaves room for servers that are configured for longer control lines.
 MAX_LINE: Final = 65_536
-# A cluster of thousands of nodes announces itself in INFO; a megabyte of it is no cluster.
+# A cluster of thousands of nodes announces itself in INFO; a whole megabyte of it is not a real cluster.
 MAX_INFO: Final = 1_048_576
-# max_payload of a server is at most 64 MiB unless its max_pending was raised too.
+# A server's max_payload is at most 64 MiB unless its max_pending was raised too.
 MAX_MESSAGE: Final = 128 * 1_048_576
 
-# The largest limit that there may be: the compiled core and Arrow count the bytes of a message in 31 bits.
+# The highest possible limit: the compiled core and Arrow count the bytes of a message in 31 bits.
 MOST_MESSAGE: Final = 1 << 30
 
-# Distinct sizes are few; a dict look-up of the digits is faster than int() and needs no check of its own.
+# Distinct sizes are few; looking up the digits in a dict is faster than int() and needs no further check.
 _SIZE_CACHE: Final = 8192
 
-# Shorter pieces of something incomplete are copied together; large ones stay where they are until they are.
+# Shorter pieces of incomplete data are copied together; larger ones stay where they are until all are joined.
 _SMALL: Final = 1024
 _LARGE: Final = 4096
 
 Factory = Callable[[str, str, bytes, "bytes | None", Any], Any]
-"""Makes a message of (subject, reply, data, header block or None, owner)."""
+"""Makes a message from (subject, reply, data, header block or None, owner)."""
 
 
 class Messages(msgspec.Struct, gc=False):
-    """A run of consecutive messages of one subscription; ``nbytes`` is what they took on the wire."""
+    """A run of consecutive messages of one subscription; ``nbytes`` is their size on the wire."""
 
     sid: str
     items: list[Any]
@@ -112,7 +112,7 @@ _NO_ROUTE: tuple[Factory, Any] = (_drop, None)
 class Parser:
     """An incremental parser of the server's side of the protocol.
 
-    ``compiled=False`` keeps to pure Python even where the compiled core is there.
+    ``compiled=False`` uses pure Python even if the compiled core is available.
     """
 
     __slots__ = (
@@ -136,25 +136,25 @@ class Parser:
         self.routes: dict[str, tuple[Factory, Any]] = {}
         self._sizes: dict[str, int] = {}
         self._byte_sizes: dict[bytes, int] = {}
-        # The same with the CR behind the digits, for the columnar loop.
+        # The same with the CR after the digits, for the columnar loop.
         self._line_sizes: dict[bytes, int] = {}
         self._max_message = max_message
-        # What is incomplete: chunks in order, their total length, and how many bytes make it worth another
-        # look (0: the end of a line is missing, so only a line break does).
+        # Incomplete data: chunks in order, their total length, and how many bytes make it worth another look
+        # (0: the end of a line is missing, so only a line break does).
         self._chunks: list[bytes | bytearray | memoryview] = []
         self._held = 0
         self._need = 0
-        # The subscription whose messages were read as columns last; more of them are likely to come.
+        # The last subscription whose messages were read as columns; more of them are likely to arrive.
         self._columnar = ""
         self.error: ProtocolError | None = None
 
     @property
     def held(self) -> int:
-        """Bytes kept of an incomplete line or message."""
+        """Bytes kept from an incomplete line or message."""
         return self._held
 
     def feed(self, data: bytes) -> list[Event]:
-        """Parse a chunk; events in wire order. ProtocolError as the module's docstring says."""
+        """Parse a chunk; returns events in wire order. Raises ProtocolError as described above."""
         if self.error is not None:
             raise self.error
         events: list[Event] = []
@@ -173,8 +173,8 @@ class Parser:
         return events
 
     def _resume(self, data: bytes, events: list[Event]) -> int:
-        """Go on with the columns of the last chunk, in one call of the compiled core; how much of ``data``
-        that took. 0: something else came, or too little; the general way will tell.
+        """Continue the columns of the last chunk in one call of the compiled core; returns how much of
+        ``data`` it used. 0: something else came, or too little; the general loop will find out.
         """
         sid, compiled = self._columnar, self._compiled
         assert compiled is not None
@@ -195,7 +195,7 @@ class Parser:
             make is COLUMNAR,
         )
         if not used:
-            # Until columns come again: what is held may be a large message of somebody else.
+            # Until columns come again: what is held may be a large message of another subscription.
             self._columnar = ""
             return 0
         events.append(PackedColumns(sid, rows, headers, self._held + used))
@@ -206,9 +206,9 @@ class Parser:
         return used
 
     def _complete(self, data: bytes, events: list[Event]) -> int:
-        """Give what is held the bytes that it lacks and no more: the rest of a chunk stays where it is.
+        """Add the missing bytes to what is held, and no more: the rest of a chunk stays where it is.
 
-        How many bytes of ``data`` that took; all of them when it is still incomplete.
+        Returns how many bytes of ``data`` were used; all of them if it is still incomplete.
         """
         used, total = 0, len(data)
         while self._held and used < total:
@@ -232,7 +232,7 @@ class Parser:
         return used
 
     def _keep(self, data: bytes) -> None:
-        """Hold one more piece. Small ones grow together: each by itself costs many times its size."""
+        """Hold one more piece. Small ones are merged: each on its own costs many times its size."""
         last = self._chunks[-1]
         if len(data) >= _SMALL:
             self._chunks.append(data)
@@ -343,7 +343,7 @@ class Parser:
                         if after > pos:
                             pos = after
                         else:
-                            # No reply, so a status: an object, made by the factory behind the marker.
+                            # No reply, so it is a status: an object, made by the factory behind the marker.
                             make, owner = owner
                             item = make(subject, reply, buf[body:end], header, owner)
                             events.append(Messages(sid, [item], end + 2 - pos))
@@ -365,9 +365,9 @@ class Parser:
                 events.append(Messages(run_sid, run, pos - run_pos))
 
     def _read_columns(self, buf: bytes, pos: int, sid: str, events: list[Event], *, need_reply: bool) -> int:
-        """Add columns from ``pos`` on to the events; where they end: at ``pos`` when there is no row.
+        """Add columns from ``pos`` on to the events; returns where they end: ``pos`` if there is no row.
 
-        What is known to be incomplete behind them is held.
+        A message after them that is known to be incomplete is held.
         """
         if self._compiled is None:
             columns = Columns(sid, [], [], [], {})
@@ -376,7 +376,7 @@ class Parser:
                 events.append(columns)
             return after
         last = events[-1] if events else None
-        # What a chunk completed and what follows it there are one run.
+        # The message that a chunk completed and those that follow it in the chunk are one run.
         if not (isinstance(last, PackedColumns) and last.sid == sid):
             last = PackedColumns(sid, self._compiled.Rows(), {})
         rows = last.rows
@@ -390,7 +390,7 @@ class Parser:
         return end
 
     def _size(self, digits: str) -> int:
-        # isascii: int() would take digits of any script, signs and underscores.
+        # isascii: int() would accept digits of any script, signs and underscores.
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 10:
             raise ProtocolError(f"size {digits[:32]!r} is not a decimal number of at most 10 digits")
         size = int(digits)
@@ -401,7 +401,7 @@ class Parser:
         return size
 
     def _byte_size(self, digits: bytes) -> int:
-        """The size, or -1: refusing it is left to the general loop, which keeps what came before."""
+        """The size, or -1: refusing it is left to the general loop, which keeps the messages before it."""
         size = self._byte_sizes.get(digits)
         if size is None:
             try:
@@ -414,7 +414,7 @@ class Parser:
 
     def _hold(self, buf: bytes, pos: int, need: int) -> None:
         size = len(buf) - pos
-        # Only a line is looked into. A view keeps all of the chunk, so it must be worth it.
+        # Only lines are searched. A view keeps the whole chunk alive, so it must be worth it.
         large = need and size >= _LARGE and size * 32 >= len(buf)
         rest = memoryview(buf)[pos:] if large else buf[pos:] if pos else buf
         self._chunks.append(rest)
@@ -422,7 +422,7 @@ class Parser:
         self._need = need
 
     def _check_held_line(self) -> None:
-        # INFO is the one line that may be long, and a prefix of its name may still become it.
+        # INFO is the only line that may be long, and a prefix of its name may still become INFO.
         start = self._chunks[0][:5]
         if len(start) < 5:
             start = b"".join(self._chunks[:5])[:5]
@@ -433,10 +433,10 @@ class Parser:
 
 def _control(op: str, buf: bytes, pos: int, eol: int) -> Event:
     if eol == pos:
-        # The caller looked for the CR in front of the buffer, which for an index is its last byte.
+        # The caller looked for the CR before the buffer, and that index is its last byte.
         raise ProtocolError("control line ends with LF instead of CRLF")
     line = buf[pos : eol - 1]
-    # Not only ASCII letters have an ASCII upper case.
+    # Some letters outside ASCII have an upper case in ASCII.
     verb = op.upper() if op.isascii() else op
     if verb == "PING":
         return _PING
@@ -458,5 +458,5 @@ def _control(op: str, buf: bytes, pos: int, eol: int) -> Event:
 
 
 def _bad_line(buf: bytes, pos: int, eol: int) -> ProtocolError:
-    # The start is enough to recognise it; what follows may be somebody's data.
+    # The start is enough to recognise it; what follows may be user data.
     return ProtocolError(f"unknown or malformed line {buf[pos : min(eol - 1, pos + 48)]!r}")

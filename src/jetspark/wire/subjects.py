@@ -1,8 +1,8 @@
 """Rules for subjects and queue names, and matching of subjects against wildcard patterns.
 
-The server's own check is thin: outside pedantic mode it takes almost any token, and a space or a line
-break in a subject silently becomes another protocol argument or another command. So the rules live here
-and are applied before a byte is written.
+The server's own check is thin: outside pedantic mode it accepts almost any token, and a space or a line
+break in a subject silently becomes another protocol argument or another command. So the rules are here and
+are applied before a byte is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from jetspark.errors import InvalidArgument
 
-# Characters that end or split a protocol argument, and NUL, which C-based tools cut at.
+# Characters that end or split a protocol argument, and NUL, which ends a string for C-based tools.
 _FORBIDDEN = re.compile(r"[\x00 \t\r\n]")
 
 

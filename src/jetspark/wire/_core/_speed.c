@@ -1,17 +1,17 @@
-/* The inner loops of the wire, compiled, and nothing else. Optional: in Python they are all there once more.
+/* The compiled inner loops of the wire, and nothing else. Optional: all of them exist in Python as well.
  *
- * Reading (_speed_read.h): consecutive messages of one subscription. It stops at the first line that is anything
- * but the next complete, well-formed message of the same subscription; the parser's general loop, in Python,
- * takes over from there. So statuses, errors, limits and everything that is rare have one home, and this can
- * refuse nothing and lose nothing. `read_run` calls the route's factory for each message, with the arguments
- * that the Python loop would give it.
+ * Reading (_speed_read.h): consecutive messages of one subscription. It stops at the first line that is
+ * anything but the next complete, well-formed message of the same subscription; the parser's general loop, in
+ * Python, takes over from there. So statuses, errors, limits and all rare cases are handled in one place, and
+ * this code can refuse nothing and lose nothing. `read_run` calls the route's factory for each message, with
+ * the same arguments as the Python loop.
  *
- * Columns (_speed_rows.h): a `Rows` notes where subject, reply and payload of each message lie in the received
- * chunk, which it keeps alive. Nothing is copied until `pack` writes the offsets and the data of an Arrow array.
- * `export` (_speed_arrow.h) makes a whole record batch of them.
+ * Columns (_speed_rows.h): a `Rows` records where subject, reply and payload of each message lie in the
+ * received chunk, which it keeps alive. Nothing is copied until `pack` writes the offsets and the data of an
+ * Arrow array. `export` (_speed_arrow.h) makes a whole record batch of them.
  *
- * Publishing (_speed_publish.h): whole commands, and the acks that say no more than "stored". Whatever else is
- * answered to a publish is left to the publisher, in Python.
+ * Publishing (_speed_publish.h): whole commands, and the acks that say no more than "stored". All other
+ * answers to a publish are left to the publisher, in Python.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -29,8 +29,8 @@
 #include "_speed_publish.h"
 #include "_speed_settle.h"
 
-/* What Python and this agree on: names, arguments, results. _backend.py has the same number and uses no core with
- * another one. Add 1 to both when any of that changes. */
+/* The version of the interface to Python: names, arguments, results. _backend.py has the same number and does
+ * not use a core with another one. Add 1 to both when any of these changes. */
 #define ABI 3
 
 static PyMethodDef rows_methods[] = {

@@ -9,7 +9,7 @@ typedef struct {
     int duplicate;
 } Ack;
 
-/* A JSON string without escapes: the place behind its closing quote, or NULL. */
+/* A JSON string without escapes: the position after its closing quote, or NULL. */
 static const char *read_plain_string(const char *at, const char *end, const char **start, Py_ssize_t *len)
 {
     if (at == end || *at != '"')
@@ -24,8 +24,8 @@ static const char *read_plain_string(const char *at, const char *end, const char
     return at < end ? at + 1 : NULL;
 }
 
-/* Whether it is {"stream": s, "seq": n} with perhaps "domain": s and "duplicate": true, in any order. What is
- * anything else, such as an error, is left to a real JSON parser. */
+/* Whether it is {"stream": s, "seq": n}, optionally with "domain": s and "duplicate": true, in any order.
+ * Anything else, such as an error, is left to a real JSON parser. */
 static int read_ack(const char *at, Py_ssize_t size, Ack *ack)
 {
     const char *end = at + size;
@@ -92,7 +92,7 @@ static PyObject *make_ack(PyObject *kind, PyObject *stream, PyObject *domain, in
     return made;
 }
 
-/* Give a future its ack; one that the user has cancelled keeps what it has. */
+/* Give a future its ack; if the user has cancelled the future, it stays as it is. */
 static int set_result(PyObject *future, PyObject *ack)
 {
     PyObject *set = PyObject_CallMethodOneArg(future, name_set_result, ack);
@@ -101,7 +101,7 @@ static int set_result(PyObject *future, PyObject *ack)
         return 0;
     }
     if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1; /* an interrupt, which may come when the result is set already */
+        return -1; /* an interrupt, which may come after the result was set */
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyObject *done = PyObject_CallMethodNoArgs(future, name_done);

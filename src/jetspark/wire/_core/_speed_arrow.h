@@ -1,26 +1,26 @@
-/* A record batch of the rows, handed to Arrow whole: its C data interface. Part of _speed.c.
+/* Hands a whole record batch of the rows to Arrow, through its C data interface. Part of _speed.c.
  *
- * Each array made through pyarrow costs microseconds of a reader whose caches hold what it has just received,
- * and a batch of large messages has few rows that could share them. Here a batch is one call. */
+ * Each array made through pyarrow costs a reader microseconds while its caches hold what it has just
+ * received, and a batch of large messages has few rows to share that cost. Here a batch is one call. */
 
-/* Of all six columns; headers alone are five arrays, and have four children. */
+/* For all six columns; headers alone are five arrays with four children. */
 #define MOST_ARRAYS 11
 #define MOST_CHILDREN 10
 #define MOST_BUFFERS (3 * MOST_ARRAYS)
 
-/* All arrays of a batch in one piece, which lives until each of them is released. */
+/* All arrays of a batch in one allocation, which lives until each of them is released. */
 typedef struct {
     struct ArrowArray arrays[MOST_ARRAYS];
     struct ArrowArray *children[MOST_CHILDREN];
-    int used; /* of the arrays */
+    int used; /* how many of the arrays */
     int unreleased;
-    PyObject *kept; /* a list of what the buffers lie in */
-    struct ArrowArray **next_child; /* free places */
+    PyObject *kept; /* a list of the objects that contain the buffers */
+    struct ArrowArray **next_child; /* free slots */
     const void **next_buffer;
     const void *buffers[];
 } Batch;
 
-/* Wherever the last reference to a batch is dropped: that may be a thread of Arrow's. */
+/* Called wherever the last reference to a batch is dropped, possibly in one of Arrow's threads. */
 static void array_release(struct ArrowArray *array)
 {
     if (!Py_IsInitialized()) {
@@ -29,7 +29,7 @@ static void array_release(struct ArrowArray *array)
     }
     PyGILState_STATE state = PyGILState_Ensure();
     Batch *batch = array->private_data;
-    /* Whoever has taken a child away releases it himself. */
+    /* A child that was taken over is released by its new owner. */
     for (int64_t i = 0; i < array->n_children; i++)
         if (array->children[i]->release != NULL)
             array->children[i]->release(array->children[i]);
@@ -41,7 +41,7 @@ static void array_release(struct ArrowArray *array)
     PyGILState_Release(state);
 }
 
-/* One more array with places for children; its buffers are added one by one. The first, for nulls, is none. */
+/* One more array with slots for children; its buffers are added one by one. The first, for nulls, is NULL. */
 static struct ArrowArray *add_array(Batch *batch, int64_t length, int children)
 {
     struct ArrowArray *array = &batch->arrays[batch->used++];
@@ -68,7 +68,7 @@ static int batch_keep(Batch *batch, PyObject *owner)
     return failed ? -1 : 0;
 }
 
-/* An array of so many buffers, of a tuple of bytes, or of the rows' packed column. */
+/* An array of `count` buffers, from a tuple of bytes or from the rows' packed column. */
 static struct ArrowArray *add_made(Batch *batch, int64_t length, PyObject *made, Py_ssize_t first, Py_ssize_t count)
 {
     struct ArrowArray *array = add_array(batch, length, 0);
@@ -77,7 +77,7 @@ static struct ArrowArray *add_made(Batch *batch, int64_t length, PyObject *made,
     return array;
 }
 
-/* Maps without an entry; an entry is a struct of a key and a list of values. */
+/* Empty maps; an entry would be a struct of a key and a list of values. */
 static struct ArrowArray *add_no_headers(Batch *batch, int64_t length, PyObject *zeros)
 {
     static const int64_t nothing = 0;
@@ -95,7 +95,7 @@ static struct ArrowArray *add_no_headers(Batch *batch, int64_t length, PyObject 
     return map;
 }
 
-/* Behind the views all chunks, and then their sizes. */
+/* After the views come all chunks, and then their sizes. */
 static struct ArrowArray *add_views(Batch *batch, int64_t length, PyObject *made)
 {
     struct ArrowArray *array = add_made(batch, length, made, 0, 1);
@@ -123,7 +123,7 @@ static int is_ascii(PyObject *bytes, Py_ssize_t len)
     return !(all & 0x80);
 }
 
-/* Bytes with so many offsets and one more; NULL: an error is set. */
+/* Bytes with at least `count` + 1 offsets; NULL: an error is set. */
 static PyObject *checked(PyObject *constants, Py_ssize_t index, Py_ssize_t count)
 {
     PyObject *offsets = PyTuple_GET_ITEM(constants, index);
@@ -139,7 +139,7 @@ static int is_data(char kind)
     return kind == 'd' || kind == 'v';
 }
 
-/* The column; NULL with an error set, or without one: it has to be made in another way. */
+/* The column; NULL with an error set, or NULL without one: it has to be made in another way. */
 static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObject *constants, PyObject **positions)
 {
     PyObject *made;
@@ -159,12 +159,12 @@ static struct ArrowArray *add_column(Rows *self, Batch *batch, char kind, PyObje
         if (batch_keep(batch, made) < 0)
             return NULL;
         PyObject *text = PyTuple_GET_ITEM(made, 1);
-        /* Arrow takes it for UTF-8. */
+        /* Arrow will read it as UTF-8. */
         int repeated = self->count > 0 && !self->subjects_differ;
         if (!is_ascii(text, repeated ? self->rows[0].subject_len : PyBytes_GET_SIZE(text)))
             return NULL;
         return add_made(batch, self->count, made, 0, 2);
-    case 'h': /* headers, of which there are none */
+    case 'h': /* headers, if there are none */
         made = checked(constants, 2, self->count);
         return made == NULL ? NULL : add_no_headers(batch, self->count, made);
     case 'd': /* data */
@@ -188,9 +188,9 @@ static PyObject *export_of(Rows *self, const char *kinds, Py_ssize_t columns, Py
     batch->next_buffer = batch->buffers;
     batch->kept = PyList_New(0);
     struct ArrowArray *root = add_array(batch, self->count, (int)columns);
-    PyObject *positions = NULL; /* borrowed of what is kept */
+    PyObject *positions = NULL; /* borrowed from what is kept */
     int failed = batch->kept == NULL || batch_keep(batch, Py_NewRef(constants)) < 0;
-    /* Data come last: the others may refuse, and then they would have been copied for nothing. */
+    /* Data comes last: another column may fail, and then the data would have been copied for nothing. */
     for (int last = 0; last <= 1; last++)
         for (Py_ssize_t i = 0; i < columns && !failed; i++) {
             if (is_data(kinds[i]) != last)
@@ -230,11 +230,11 @@ static PyObject *rows_export(Rows *self, PyObject *const *args, Py_ssize_t nargs
         for (Py_ssize_t j = 0; j < i; j++)
             if (kinds[i] == kinds[j] || (is_data(kinds[i]) && is_data(kinds[j])))
                 return PyLong_FromLong(0);
-    if (!changeable(self)) /* another export has not come to its end */
+    if (!changeable(self)) /* another export has not finished */
         return NULL;
     self->busy++;
     if (self->exported.release != NULL)
-        self->exported.release(&self->exported); /* nobody has taken the last one */
+        self->exported.release(&self->exported); /* the previous one was not taken over */
     PyObject *address = export_of(self, kinds, columns, constants);
     self->busy--;
     return address;

@@ -1,9 +1,9 @@
-/* Reading messages: the inner loop, and objects made by it. Part of _speed.c. */
+/* Reading messages: the inner loop, and the objects that it makes. Part of _speed.c. */
 
-/* One message in a chunk, where it lies as long as the chunk does. */
+/* One message in a chunk; valid as long as the chunk is. */
 typedef struct {
     const char *subject;
-    uint32_t reply_at; /* from the subject on, as the next */
+    uint32_t reply_at; /* offset from the subject, like body_at */
     uint32_t body_at;
     uint32_t subject_len;
     uint32_t reply_len;
@@ -27,29 +27,29 @@ static inline const char *row_data(const Row *row)
     return row_header(row) + row->header_len;
 }
 
-/* As the server counts it. */
+/* Size as the server counts it. */
 static inline int64_t row_size(const Row *row)
 {
     return (int64_t)row->subject_len + row->reply_len + row->header_len + row->data_len;
 }
 
-/* On the wire, at least. */
+/* Minimum size on the wire. */
 static inline Py_ssize_t row_length(const Row *row)
 {
     return (Py_ssize_t)row->body_at + row->header_len + row->data_len + 6;
 }
 
 /* How the line of the last message began: "MSG subject sid ", and the front of an ack reply. Most lines begin
- * as the one before them did, and comparing is cheaper than cutting. */
+ * like the previous one, and comparing is cheaper than splitting. */
 typedef struct {
     const char *line;
-    Py_ssize_t len;      /* 0: nothing is known */
+    Py_ssize_t len;      /* 0: unknown */
     Py_ssize_t reply_at; /* where the reply begins */
-    Py_ssize_t front;    /* of the reply; 0: it has none that the next may share */
+    Py_ssize_t front;    /* length of the reply's front; 0: it has none that the next may share */
     uint32_t subject_len;
 } Before;
 
-/* A chunk on its way through the loop. */
+/* The state of the loop in a chunk. */
 typedef struct {
     const char *buf;
     Py_ssize_t total;
@@ -60,15 +60,15 @@ typedef struct {
     Py_ssize_t max_message;
     int need_reply; /* a message without a reply stops the loop */
     int positions;  /* read the ack replies */
-    int like;       /* the last message had the subject of the one before it */
-    Py_ssize_t need; /* of the message at `pos`, all bytes, when it is sound so far and some are missing */
+    int like;       /* the last message had the same subject as the one before */
+    Py_ssize_t need; /* total size of the message at `pos` if it is valid so far but incomplete */
     Before before;
 } Span;
 
-/* Rows keep sizes in 32 bits, and Arrow counts with signed ones. */
+/* Rows keep sizes in 32 bits, and Arrow uses signed ones. */
 #define MOST_BYTES INT32_MAX
 
-/* A limit of the caller's; -1 with an error set when this code can't keep it. */
+/* A limit set by the caller; -1 with an error set if this code can't observe it. */
 static Py_ssize_t limit_of(PyObject *number, const char *name)
 {
     Py_ssize_t limit = PyLong_AsSsize_t(number);
@@ -104,7 +104,7 @@ static int span_of(PyObject *buf, Py_ssize_t pos, PyObject *sid, PyObject *max_l
 
 static const char VERSION_LINE[] = "NATS/1.0";
 
-/* At most ten digits, as the Python parser has it; -1 when it is no size or too large. */
+/* At most ten digits, as in the Python parser; -1 if it is not a size or too large. */
 static Py_ssize_t read_size(const char *digits, Py_ssize_t len, Py_ssize_t limit)
 {
     if (len < 1 || len > 10)
@@ -119,14 +119,14 @@ static Py_ssize_t read_size(const char *digits, Py_ssize_t len, Py_ssize_t limit
     return value > (int64_t)limit ? -1 : (Py_ssize_t)value;
 }
 
-/* How much of the line at `pos` is looked at. */
+/* How much of the line at `pos` may be examined. */
 static Py_ssize_t window_of(const Span *span)
 {
     Py_ssize_t window = span->total - span->pos;
     return window > span->max_line + 2 ? span->max_line + 2 : window;
 }
 
-/* The next message when its line is that of the last one but for the numbers; -1: look closer. */
+/* The next message if its line differs from the last one only in the numbers; -1: look closer. */
 static Py_ssize_t read_like_before(const Span *span, Row *row)
 {
     const Before *before = &span->before;
@@ -142,7 +142,7 @@ static Py_ssize_t read_like_before(const Span *span, Row *row)
     }
     else {
         blank = memchr(reply, ' ', (size_t)(end - reply));
-        /* Without a reply the blank is one of the payload's. */
+        /* Without a reply, the blank found is in the payload. */
         if (blank == NULL || blank == reply || memchr(reply, '\n', (size_t)(blank - reply)) != NULL)
             return -1;
         row->position.time = -1;
@@ -173,7 +173,7 @@ static Py_ssize_t read_like_before(const Span *span, Row *row)
     return body + size + 2 - span->buf;
 }
 
-/* The position of a row's reply, and how long its front is; which it may share with the last line's. */
+/* Read the position in a row's reply; returns the length of its front, which the last line may share. */
 static Py_ssize_t read_reply(const Span *span, Row *row)
 {
     const Before *before = &span->before;
@@ -188,7 +188,7 @@ static Py_ssize_t read_reply(const Span *span, Row *row)
     return read_position(reply, end, &row->position);
 }
 
-/* Read the message at the span's `pos`. The position behind it, or -1: leave it to the general loop. */
+/* Read the message at the span's `pos`. Returns the position after it; -1: leave it to the general loop. */
 static Py_ssize_t read_message(Span *span, Row *row)
 {
     Py_ssize_t after = read_like_before(span, row);
@@ -212,7 +212,7 @@ static Py_ssize_t read_message(Span *span, Row *row)
     }
     else
         return -1;
-    /* subject sid [reply] [header size] size, with one blank between them; words may be empty. */
+    /* subject sid [reply] [header size] size, separated by single blanks; words may be empty. */
     const char *starts[6], *ends[6];
     int words = 0;
     for (;;) {
@@ -297,7 +297,7 @@ static PyObject *read_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py
         }
         return PyLong_FromSsize_t(after < 0 ? span.pos : after);
     }
-    PyObject *subject = NULL; /* most runs have few subjects, mostly one after the other */
+    PyObject *subject = NULL; /* most runs have few subjects, mostly equal ones in a row */
     const char *subject_bytes = NULL;
     uint32_t subject_len = 0;
     PyObject *empty = PyUnicode_New(0, 0);
@@ -319,7 +319,7 @@ static PyObject *read_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py
                                           : Py_NewRef(Py_None);
         PyObject *item = NULL;
         if (subject != NULL && reply != NULL && data != NULL && header != NULL) {
-            /* The free place in front lets a bound method put its self there. */
+            /* The free slot in front lets a bound method put its self there. */
             PyObject *slots[6] = {NULL, subject, reply, data, header, args[4]};
             item = PyObject_Vectorcall(make, slots + 1, 5 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         }

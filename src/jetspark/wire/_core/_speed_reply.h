@@ -1,6 +1,6 @@
-/* Numbers, and the ack replies that are made of them. Part of _speed.c. */
+/* Numbers, and the ack replies that consist of them. Part of _speed.c. */
 
-/* A decimal number that fits an int64; -1 when it is not one. */
+/* A decimal number that fits an int64; -1 if it is not one. */
 static int64_t read_number(const char *start, const char *end)
 {
     if (start == end || end - start > 18)
@@ -15,14 +15,14 @@ static int64_t read_number(const char *start, const char *end)
     return value;
 }
 
-/* How many of the 8 bytes from `at` on are digits before the first other one, and their value. */
+/* How many of the 8 bytes at `at` are digits before the first other byte, and their value. */
 static int read_digits(const char *at, uint64_t *value)
 {
 #if PY_LITTLE_ENDIAN && defined(__GNUC__)
     uint64_t word;
     memcpy(&word, at, 8);
-    word ^= 0x3030303030303030u; /* a digit is its value now */
-    /* The lowest high bit tells the first other; what carries into the bytes above it does not matter. */
+    word ^= 0x3030303030303030u; /* every digit is now its value */
+    /* The lowest high bit marks the first non-digit; carries into the bytes above it do not matter. */
     uint64_t others = ((word + 0x7676767676767676u) | word) & 0x8080808080808080u;
     int count = others ? __builtin_ctzll(others) >> 3 : 8;
     if (count == 0)
@@ -42,7 +42,7 @@ static int read_digits(const char *at, uint64_t *value)
 #endif
 }
 
-/* Microseconds of 19 digits, which nanoseconds have these days; -1 when they are no int64. */
+/* Microseconds from 19 digits, the length of nanoseconds these days; -1 if they are not an int64. */
 static int64_t read_microseconds(const char *digits)
 {
     uint64_t high, low;
@@ -68,13 +68,13 @@ static const char *skip_digits(const char *at, const char *end)
     return at;
 }
 
-/* What an ack reply tells of its message. */
+/* What an ack reply says about its message. */
 typedef struct {
     int64_t sequence;
-    int64_t time; /* microseconds; -1: the reply is none */
+    int64_t time; /* microseconds; -1: it is not an ack reply */
 } Position;
 
-/* Whether it is a number as parse_ack_reply takes it: digits that fit a uint64. */
+/* Whether parse_ack_reply accepts it as a number: digits that fit a uint64. */
 static int is_count(const char *start, const char *end)
 {
     if (start == end || end - start > 20 || (end - start == 20 && memcmp(start, "18446744073709551615", 20) > 0))
@@ -85,9 +85,9 @@ static int is_count(const char *start, const char *end)
     return 1;
 }
 
-/* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account behind the first two. How many bytes there
- * are in front of the sequence; 0 in a reply with more behind its pending, or in none. What parse_ack_reply
- * would refuse has no position here. */
+/* ADR-15 'JSAck': 9 tokens; or 11 and more, with domain and account after the first two. Returns the number
+ * of bytes before the sequence; 0 for a reply with more tokens after its pending, or for anything else. What
+ * parse_ack_reply would refuse has no position here. */
 static Py_ssize_t read_position(const char *start, const char *end, Position *position)
 {
     const char *dots[12];
@@ -116,8 +116,8 @@ static Py_ssize_t read_position(const char *start, const char *end, Position *po
     return tokens <= 11 && position->time >= 0 ? dots[first] + 1 - start : 0;
 }
 
-/* The rest of a reply whose front is known: "sequence.sequence.nanoseconds.pending", all of it digits, somewhere
- * before `end`. Where it ends; NULL: look closer. */
+/* The rest of a reply whose front is known: "sequence.sequence.nanoseconds.pending", all of it digits,
+ * somewhere before `end`. Returns its end; NULL: look closer. */
 static const char *read_rest(const char *at, const char *end, Position *position)
 {
     static const uint64_t shifts[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};

@@ -1,6 +1,6 @@
-/* Columns: where the messages of a run lie in the received chunks; Arrow buffers of that. Part of _speed.c. */
+/* Columns: where a run's messages lie in the received chunks, and Arrow buffers of them. Part of _speed.c. */
 
-/* Arrow's C data interface, as its specification has it. */
+/* Arrow's C data interface, from its specification. */
 #ifndef ARROW_C_DATA_INTERFACE
 #define ARROW_C_DATA_INTERFACE
 struct ArrowArray {
@@ -24,15 +24,15 @@ typedef struct {
     Py_ssize_t count;
     Py_ssize_t room;
     int64_t size; /* bytes of subjects, replies, headers and payloads */
-    int subjects_differ; /* not all rows have the subject of the first */
-    Py_ssize_t need; /* of the message at which `read` stopped for want of its end; 0: it is none */
-    int busy; /* somebody reads the rows, see `changeable` */
-    struct ArrowArray exported; /* until somebody takes it over; see _speed_arrow.h */
+    int subjects_differ; /* not all rows have the subject of the first one */
+    Py_ssize_t need; /* size of the incomplete message at which `read` stopped; 0: there is none */
+    int busy; /* the rows are being read, see `changeable` */
+    struct ArrowArray exported; /* until it is taken over; see _speed_arrow.h */
 } Rows;
 
 static PyTypeObject RowsType;
 
-/* Rows for which there is room at once. */
+/* The largest number of rows to reserve at once. */
 #define MOST_AHEAD 4096
 
 static PyObject *rows_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -57,8 +57,8 @@ static void rows_dealloc(Rows *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* What makes objects of the rows may run any code between two of them, in the garbage collector if nowhere else.
- * It counts itself in `busy` for as long, and whoever would change the rows meanwhile is refused. */
+/* Code that makes objects of the rows may run arbitrary code in between, at least in the garbage collector.
+ * Meanwhile it counts itself in `busy`, and attempts to change the rows are refused. */
 static int changeable(const Rows *self)
 {
     if (!self->busy)
@@ -96,13 +96,13 @@ static int rows_reserve(Rows *self, Py_ssize_t more)
     return 0;
 }
 
-/* Note the messages from the span's `pos` on, which lie in `buf`, and move it to where they end. */
+/* Record the messages from the span's `pos` on, which lie in `buf`, and move `pos` to where they end. */
 static int note_rows(Rows *self, Span *span, PyObject *buf, PyObject *headers)
 {
     Py_ssize_t had = self->count;
     int64_t size = self->size;
     while (span->pos < span->total) {
-        /* As many as there are if all are like the first, but not too many for one that is tiny. */
+        /* Reserve for as many as fit if all are like the first, but not too many if that one is tiny. */
         if (self->count == self->room) {
             Py_ssize_t more = self->count == had ? 1 : (span->total - span->pos) / row_length(&self->rows[had]);
             if (rows_reserve(self, more < MOST_AHEAD ? more + 1 : MOST_AHEAD) < 0)
@@ -132,7 +132,7 @@ static int note_rows(Rows *self, Span *span, PyObject *buf, PyObject *headers)
     self->need = span->need;
     return 0;
 fail:
-    /* The rows would point into a chunk that nobody keeps. */
+    /* Otherwise the rows would point into a chunk that is not kept alive. */
     self->count = had;
     self->size = size;
     return -1;
@@ -141,7 +141,7 @@ fail:
 static int wants_replies(Span *span, PyObject *need_reply)
 {
     int wanted = PyObject_IsTrue(need_reply);
-    /* What has replies is a consumer's. */
+    /* Messages with replies are a consumer's. */
     span->need_reply = span->positions = wanted;
     return wanted < 0 ? -1 : 0;
 }
@@ -168,14 +168,14 @@ static PyObject *rows_read(Rows *self, PyObject *const *args, Py_ssize_t nargs)
     return PyLong_FromSsize_t(span.pos);
 }
 
-/* A message of `need` bytes out of the pieces that are held and the front of `buf`, and how much of that it
- * took. None while it can't be whole. */
+/* A message of `need` bytes, joined from the held pieces and the front of `buf`, and how much of `buf` it
+ * took. None if it is still incomplete. */
 static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ssize_t *used)
 {
     Py_ssize_t lacking = need;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held); i++) {
         PyObject *piece = PyList_GET_ITEM(held, i);
-        /* Of other kinds the length would be what their own code says. */
+        /* The length of any other kind would be whatever its own code returns. */
         if (!PyBytes_CheckExact(piece) && !PyByteArray_CheckExact(piece) && !PyMemoryView_Check(piece)) {
             PyErr_SetString(PyExc_TypeError, "what is held must be bytes");
             return NULL;
@@ -197,7 +197,7 @@ static PyObject *completed(PyObject *held, Py_ssize_t need, PyObject *buf, Py_ss
             Py_DECREF(message);
             return NULL;
         }
-        if (piece.len > end - to - lacking) { /* its items are no bytes */
+        if (piece.len > end - to - lacking) { /* its items are not bytes */
             PyBuffer_Release(&piece);
             Py_DECREF(message);
             PyErr_SetString(PyExc_TypeError, "what is held must be bytes");
@@ -239,7 +239,7 @@ static PyObject *rows_resume(Rows *self, PyObject *const *args, Py_ssize_t nargs
         }
         int failed = span_of(message, 0, args[3], args[5], args[6], &span) < 0
                      || wants_replies(&span, args[7]) < 0 || note_rows(self, &span, message, args[4]) < 0;
-        Py_DECREF(message); /* with a row it is a chunk of ours */
+        Py_DECREF(message); /* if it has a row, it is one of our chunks */
         if (failed)
             return NULL;
         if (span.pos < need)
@@ -369,7 +369,7 @@ static PyObject *rows_reply(Rows *self, PyObject *argument)
 PyDoc_STRVAR(rows_pack_doc,
 "pack(column) -> (offsets, data)\n\nA column as the two buffers of an Arrow binary array (32-bit offsets).");
 
-/* `count` times the same cell: without a look at the rows, which may be far from the caches by now. */
+/* `count` times the same cell, without reading the rows, which may have left the caches by now. */
 static void repeat_cell(char *place, char *offset, const char *cell, uint32_t len, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i <= count; i++, offset += sizeof(int32_t)) {
@@ -453,7 +453,7 @@ static PyObject *views_of(Rows *self)
     if (views == NULL || chunks == NULL)
         goto fail;
     char *view = PyBytes_AS_STRING(views);
-    int32_t number = 0; /* rows lie in the chunks in their order */
+    int32_t number = 0; /* the order of the rows is that of the chunks */
     for (Py_ssize_t i = 0; i < self->count; i++, view += 16) {
         const char *data = row_data(&self->rows[i]);
         int32_t len = (int32_t)self->rows[i].data_len;

@@ -1,8 +1,8 @@
-/* Settling: the answers to publishes, and the table of what has none so far. Part of _speed.c. */
+/* Settling: the answers to publishes, and the table of those without an answer so far. Part of _speed.c. */
 
 static PyObject *name_acked;
 
-/* Acks of one batch and stream that came one after the other: the batch hears of them together. */
+/* Consecutive acks of one batch and stream: they are reported to the batch together. */
 typedef struct {
     PyObject *batch;
     PyObject *stream;
@@ -56,8 +56,8 @@ static PyObject *settle_rows(Rows *self, PyObject *const *args, Py_ssize_t nargs
     PyObject *key = NULL, *flight = NULL;
     Py_ssize_t i = 0;
     for (;; i++) {
-        /* Here, because it may run code: the last one must be gone before anybody could look at it through a
-         * weak reference, and pending must not change between the look-up and the removal. */
+        /* Here, because it may run code: the previous one must be gone before a weak reference can reach it,
+         * and pending must not change between the look-up and the removal. */
         Py_CLEAR(flight);
         if (i >= self->count)
             break;
@@ -66,7 +66,7 @@ static PyObject *settle_rows(Rows *self, PyObject *const *args, Py_ssize_t nargs
             continue;
         int64_t serial = read_number(row->subject + cut, row->subject + row->subject_len);
         if (serial < 0)
-            continue; /* nobody of ours asked for it */
+            continue; /* not an answer to one of our publishes */
         Py_XSETREF(key, PyLong_FromLongLong(serial));
         if (key == NULL)
             goto fail;
@@ -74,14 +74,14 @@ static PyObject *settle_rows(Rows *self, PyObject *const *args, Py_ssize_t nargs
         if (found == NULL) {
             if (PyErr_Occurred())
                 goto fail;
-            continue; /* it has its answer: expired, or sent twice */
+            continue; /* it has its answer already: expired, or sent twice */
         }
         Ack ack;
         int plain = !row->header_len && read_ack(row_data(row), row->data_len, &ack) && PyTuple_Check(found)
                     && PyTuple_GET_SIZE(found) > 0;
         if (!plain)
             break;
-        /* What may fail comes before it is taken out of pending, where else it would be told of its failure. */
+        /* What may fail comes before the removal from pending: only what is pending is told of a failure. */
         if (stream == NULL || stream_len != ack.stream_len
             || memcmp(stream_bytes, ack.stream, (size_t)stream_len) != 0) {
             Py_XSETREF(stream, text(ack.stream, ack.stream_len));
@@ -125,7 +125,7 @@ static PyObject *settle_rows(Rows *self, PyObject *const *args, Py_ssize_t nargs
     return Py_BuildValue("(nnn)", acked, duplicates, i);
 fail:
     if (together.batch != NULL) {
-        /* What it has not heard of is no longer pending: nobody else would tell it. */
+        /* The batch was not told of these yet, and they are no longer pending: nothing else would tell it. */
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
         if (tell_batch(&together) < 0)
