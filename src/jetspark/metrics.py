@@ -208,6 +208,7 @@ class Meter(Observer):
             if isinstance(sink, Publisher):
                 unacked += sink.pending
             buffered += len(getattr(sink, "buffer", ())) + getattr(sink, "pending_messages", 0)
+            buffered += sum(map(len, getattr(sink, "chunks", ())))  # columns
             if left:
                 del self._sinks[sink]
         with self._lock:
@@ -303,7 +304,7 @@ class Meter(Observer):
             # Do not count answers to flow control or the end of a batch, whose headers are encoded.
             if not (subject.startswith("$JS.") or type(headers) is bytes):
                 self.add("published_total", api="core")
-        elif self._core.inbox is not None and reply.startswith(self._core.inbox.base):
+        elif (inbox := self._core.inbox) is not None and reply.startswith(inbox.base):
             self.add("requests_total")
             if payload is ACK and subject.startswith("$JS.ACK."):
                 self.add("acked_total", kind="ack")

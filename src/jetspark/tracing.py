@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -38,17 +39,18 @@ from jetspark.connection.message import owner_of
 from jetspark.connection.observer import Observer, Sending, SendingMany, nothing
 from jetspark.errors import InvalidArgument, JetsparkError
 from jetspark.jetstream.flow.ack_reply import parse_ack_reply
-from jetspark.jetstream.publish.many import Publishing
+from jetspark.jetstream.publish.many import as_publishing
 from jetspark.wire.headers import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from opentelemetry.trace import Span, TracerProvider
 
     from jetspark.connection.core import Core
     from jetspark.connection.observer import Api
     from jetspark.connection.outbox import HeadersLike
+    from jetspark.jetstream.publish.many import Publishing
 
 
 __all__ = ["Tracing", "extract", "inject", "process"]
@@ -101,6 +103,10 @@ def process(message: Any) -> Iterator[Span]:
     tracing: Tracing = _traced.get(_core_of_message(message)) or Tracing()
     with tracing.process(message) as span:
         yield span
+
+
+def _carries_context(headers: Any) -> bool:
+    return isinstance(headers, Headers | Mapping) and "traceparent" in headers
 
 
 class Tracing:
@@ -157,10 +163,16 @@ class Tracing:
         """A span that is current in the block. It stays open after the block, unless the block raises."""
         span = self._tracer.start_span(_name(attributes), parent, kind, attributes, links)
         try:
-            with trace.use_span(span):
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
         except BaseException as error:
             span.set_attribute("error.type", type(error).__qualname__)
+            if isinstance(error, InvalidArgument):
+                # Its text quotes the argument, which may be a header with a secret in it.
+                span.set_status(trace.StatusCode.ERROR, type(error).__qualname__)
+            elif isinstance(error, Exception):
+                span.record_exception(error)
+                span.set_status(trace.StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
             span.end()
             raise
 
@@ -201,7 +213,7 @@ class Tracer(Observer):
     ) -> Iterator[Sending]:
         operation = "request" if api == "request" else "publish"
         # No span for requests to JetStream's API, nor for those that already carry a context.
-        if api == "request" and (str(subject).startswith("$JS.") or (headers and "traceparent" in headers)):
+        if api == "request" and (str(subject).startswith("$JS.") or _carries_context(headers)):
             yield Sending(headers, nothing)
             return
         attributes = self._tracing._attributes(self._core, operation, "send", subject)
@@ -215,8 +227,12 @@ class Tracer(Observer):
     @contextmanager
     def publishing_many(self, messages: Iterable[Publishing]) -> Iterator[SendingMany]:
         """One span for all of them: every message carries its context."""
-        many = [Publishing(*message) for message in messages]
-        subjects = {message.subject for message in many}
+        if not isinstance(messages, Iterable):
+            # Let the call refuse it, as it does without tracing.
+            yield SendingMany(messages, nothing)
+            return
+        many = [as_publishing(message) for message in messages]
+        subjects = {str(message.subject) for message in many}
         subject = subjects.pop() if len(subjects) == 1 else ""
         attributes = self._tracing._attributes(self._core, "publish_many", "send", subject)
         attributes["messaging.batch.message_count"] = len(many)

@@ -431,3 +431,25 @@ def test_respond_needs_a_reply_subject(nc: blocking.Connection) -> None:
     nc.publish(subject)
     with pytest.raises(InvalidArgument, match="reply"):
         sub.next().respond(b"")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": "1"},
+        {"timeout": -1},
+        {"timeout": float("nan")},
+        {"stall": "x"},
+        {"stall": -1},
+        {"max_messages": 0},
+        {"max_messages": True},
+    ],
+    ids=str,
+)
+def test_limits_of_request_many_are_checked_before_it_is_sent(
+    nc: blocking.Connection, options: dict[str, object]
+) -> None:
+    sent = nc.stats.out_msgs
+    with pytest.raises(InvalidArgument):
+        list(nc.request_many(unique("answers"), **options))  # type: ignore[arg-type]
+    assert nc.stats.out_msgs == sent

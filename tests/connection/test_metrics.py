@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jetspark
-from jetspark import ConsumerConfig, Message, Publishing, StreamConfig, blocking
+from jetspark import AckPolicy, ConsumerConfig, Message, Publishing, StreamConfig, blocking
 from jetspark.connection.client import core_of
 from jetspark.errors import InvalidArgument, NoStreamResponse
 from jetspark.jetstream.consume.pull import PullSink
@@ -383,3 +383,12 @@ def test_names_follow_the_conventions() -> None:
         assert name.endswith("_total") == (kind == "counter")
         assert name.endswith("_seconds") == (kind == "histogram")
         assert meaning.endswith(".")
+
+
+async def test_columns_that_wait_are_buffered_messages(server, metrics) -> None:
+    async with jetspark.connect(server.url, metrics=metrics) as nc:
+        _, _, consumer = await orders(nc, ack_policy=AckPolicy.NONE)
+        async with nc.jetstream().publisher() as publisher:
+            await publisher.publish_many([(f"{consumer.stream_name}.a", b"x")] * 50)
+        async with consumer.consume_arrow():
+            await eventually(lambda: read(metrics, "buffered_messages") >= 50)

@@ -560,3 +560,29 @@ def test_without_opentelemetry_the_error_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "pip install 'jetspark[otel]'" in done.stdout, done.stderr
+
+
+async def test_no_header_reaches_a_span_when_it_is_refused(server, spans) -> None:
+    async with jetspark.connect(server.url, tracing=spans.tracing) as nc:
+        with pytest.raises(InvalidArgument):
+            await nc.publish(unique("traced"), headers={"Authorization": "Bearer SECRET\n"})
+    span = spans.one("publish")
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes(span)["error.type"] == "InvalidArgument"
+    assert "SECRET" not in span.to_json()
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [5, [5], [["a", b"x"]], [("a", b"x", {"b": "c"})], [(["a"], b"x")], [("a",) * 7]],
+    ids=str,
+)
+async def test_publish_many_refuses_the_same_as_without_tracing(server, spans, messages) -> None:
+    for tracing in (False, spans.tracing):
+        async with jetspark.connect(server.url, tracing=tracing) as nc:
+            with pytest.raises(InvalidArgument):
+                async with nc.jetstream().publisher() as publisher:
+                    await publisher.publish_many(messages)
+            for headers in (5, b"bytes"):
+                with pytest.raises(InvalidArgument):
+                    await nc.request("a", headers=headers)

@@ -234,3 +234,16 @@ def test_blocking(server):
             assert batch.done
             assert batch.streams == {name}
         assert stream.info().state.messages == 1000
+
+
+async def test_a_server_without_headers_gets_none(start_server) -> None:
+    """Before, publish_many sent them, and such a server closes the connection for it."""
+    server = start_server(config="no_header_support: true")
+    async with jetspark.connect(server.url) as nc:
+        async with nc.jetstream().publisher() as publisher:
+            with pytest.raises(InvalidArgument, match="does not support headers"):
+                await publisher.publish_many([Publishing("a", b"x", {"Name": "SECRET"})])
+            with pytest.raises(InvalidArgument, match="does not support headers"):
+                await publisher.publish("a", b"x", msg_id="1")
+        await nc.flush()
+        assert nc.stats.reconnects == 0

@@ -10,14 +10,19 @@ import logging
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jetspark import ConsumerConfig, RetentionPolicy, StreamConfig, blocking
+from jetspark.errors import RequestTimeout
 from jetspark.spark.options import OptionError
 from jetspark.spark.source.batch_reader import JetStreamReader
-from jetspark.spark.source.data_loss import DataLossError
+from jetspark.spark.source.claims import seen_of
+from jetspark.spark.source.data_loss import DataLossError, identity
 from jetspark.spark.source.options import parse_source
+from jetspark.spark.source.planning import Range
+from jetspark.spark.source.range_proof import RangeProof
 from jetspark.spark.source.schema import SCHEMA
 from jetspark.spark.source.stream_reader import JetStreamStreamReader
 from support.helpers import eventually_sync as until
@@ -513,3 +518,33 @@ def test_offsets_of_an_older_release_are_read_on(world: World) -> None:
         world.source().latestOffset(old, ALL)
     source.stop()
     fresh.stop()
+
+
+def test_a_purge_behind_the_first_rows_is_told_where_the_head_was_deleted(world: World) -> None:
+    """Before, the end of a range was not judged when its rows were dense and a gap was before the first."""
+    stream = world.make(19)
+    info = stream.info()
+    wanted = Range(world.name, 1, 20, identity(info), (f"{world.name}.>",), earliest=True, seen=seen_of(info))
+    proof = RangeProof(world.js, wanted, fail=True)
+    opened = proof.open()
+    stream.delete_msg(1)
+    proof.accept(opened, pa.array(range(2, 10)))
+    stream.purge()
+    with pytest.raises(DataLossError, match="10 to 19"):
+        proof.end(opened)
+
+
+def test_a_range_whose_end_can_not_be_proved_is_not_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it ended as read when the leader was away for longer than the source waits at its end."""
+    world.make(5)
+    [partition] = world.batch().partitions()
+    reader = world.batch()
+
+    def away(*_: object) -> None:
+        raise RequestTimeout("on purpose")
+
+    monkeypatch.setattr(RangeProof, "end", away)
+    with pytest.raises(RequestTimeout, match="on purpose"):
+        list(reader.read(partition))

@@ -20,7 +20,7 @@ from jetspark.blocking._mirror import documented_by, mirrors
 from jetspark.blocking.jetstream import JetStream
 from jetspark.blocking.subscription import Callback, Subscription
 from jetspark.connecting import Connection as AsyncConnection
-from jetspark.connection.client import core_of
+from jetspark.connection.client import check_request_many, core_of
 from jetspark.connection.requests import is_no_responders
 from jetspark.connection.subscription import sink_of
 from jetspark.connection.subscription_sink import DEFAULT_PENDING_BYTES, DEFAULT_PENDING_MESSAGES
@@ -209,6 +209,7 @@ class Connection:
         sentinel: Callable[[Msg], bool] | None = None,
         headers: HeadersLike | None = None,
     ) -> Iterator[Msg]:
+        check_request_many(timeout, stall, max_messages)
         # Written out instead of running the async generator, which would cost a hop for each answer.
         limit = time.monotonic() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()

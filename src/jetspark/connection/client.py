@@ -227,11 +227,7 @@ class Connection:
         not yielded). Raises :class:`NoRespondersError` if nothing listens on the subject,
         :class:`ConnectionLost` if the link breaks.
         """
-        for field, seconds in (("timeout", timeout), ("stall", stall)):
-            if seconds is not None:
-                check_timeout(field, seconds)
-        if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
-            raise InvalidArgument("max_messages", max_messages, "must be an integer, 1 or more")
+        check_request_many(timeout, stall, max_messages)
         now = self._core.loop.time
         limit = now() + (self._core.options.request_timeout if timeout is None else timeout)
         inbox = self.new_inbox()
@@ -388,6 +384,15 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def check_request_many(timeout: float | None, stall: float | None, max_messages: int | None) -> None:
+    """Check what limits the answers of ``request_many``, before anything is sent."""
+    for field, seconds in (("timeout", timeout), ("stall", stall)):
+        if seconds is not None:
+            check_timeout(field, seconds)
+    if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
+        raise InvalidArgument("max_messages", max_messages, "must be an integer, 1 or more")
 
 
 def core_of(connection: Connection) -> Core:

@@ -125,8 +125,7 @@ class Outbox:
             self.send((prefix, line, payload, _CRLF), len(prefix) + len(line) + size + 2)
         else:
             block = headers if type(headers) is HeaderBlock else encode_headers(headers)  # type: ignore[arg-type]
-            if not self.takes_headers and self.link is not None:
-                raise InvalidArgument("headers", headers, "the connected server does not support headers")
+            self.check_headers()
             size += len(block)
             if size > self.max_payload:
                 raise MaxPayloadExceeded(size, self.max_payload)
@@ -177,6 +176,12 @@ class Outbox:
         if not self.flush_scheduled:
             self.flush_scheduled = True
             self.loop.call_soon(self.flush)
+
+    def check_headers(self) -> None:
+        """Raise if the connected server takes no headers: it would close the connection."""
+        if not self.takes_headers and self.link is not None:
+            # The error may reach logs and traces, so it does not show the headers.
+            raise InvalidArgument("headers", "(not shown)", "the connected server does not support headers")
 
     def remember_prefix(self, subject: str, *, literal: bool = True) -> bytes:
         """The start of a publish to this subject, which it checks. ``literal=False`` allows wildcards."""

@@ -114,6 +114,17 @@ class Encoded(NamedTuple):
     again: bool
 
 
+def as_publishing(message: object) -> Publishing:
+    """A message of ``publish_many``: a pair, or all of it."""
+    if isinstance(message, Publishing):
+        return message
+    if isinstance(message, tuple) and len(message) == 2:
+        return Publishing(*message)
+    raise InvalidArgument(
+        "messages", message, "must consist of (subject, data) or Publishing(subject, data, ...)"
+    )
+
+
 def encode(outbox: Outbox, messages: Iterable[Publishing | tuple[str, bytes]], longest: int) -> list[Encoded]:
     """Check and encode all messages, so that a bad one is found before the first is sent.
 
@@ -126,21 +137,15 @@ def encode(outbox: Outbox, messages: Iterable[Publishing | tuple[str, bytes]], l
     if not isinstance(messages, Iterable):
         raise InvalidArgument("messages", messages, "must be an iterable of Publishing or of pairs")
     for message in messages:
-        if isinstance(message, Publishing):
-            subject, data, headers, msg_id, expect, ttl = message
-        elif isinstance(message, tuple) and len(message) == 2:
-            subject, data = message
-            headers = msg_id = expect = ttl = None
-        else:
-            raise InvalidArgument(
-                "messages", message, "must consist of (subject, data) or Publishing(subject, data, ...)"
-            )
+        subject, data, headers, msg_id, expect, ttl = as_publishing(message)
         if type(data) is not bytes:
             raise InvalidArgument(
                 "data", type(data).__name__, "must be bytes in publish_many; encode it first"
             )
         typed = publish_headers(headers, msg_id=msg_id, expect=expect, ttl=ttl)
         block = None if typed is None else encode_headers(typed)
+        if block is not None:
+            outbox.check_headers()
         if not isinstance(subject, str):
             validate_subject(subject)
         prefix = prefix_of(subject) or outbox.remember_prefix(subject)
@@ -171,6 +176,8 @@ class EncodedColumns:
             self.blocks = encode_column("Nats-Msg-Id", ids, conditions)
         elif conditions:
             self.blocks = [encode_headers(conditions)] * len(self.datas)
+        if self.blocks is not None:
+            outbox.check_headers()
         self.largest = max(map(len, self.datas))
         size = self.largest + max(map(len, self.blocks or ()), default=0)
         if size > outbox.max_payload:  # perhaps the sum of two different rows, so check each

@@ -265,8 +265,8 @@ class Publisher(PendingAcks):
         size = len(data)
         if block is not None:
             size += len(block)
-            if flow.linked and not outbox.takes_headers:
-                raise InvalidArgument("headers", block, "the connected server does not support headers")
+            if flow.linked:
+                outbox.check_headers()
         if size > outbox.max_payload:
             raise MaxPayloadExceeded(size, outbox.max_payload)
         if not flow.linked:

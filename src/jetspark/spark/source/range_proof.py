@@ -224,7 +224,8 @@ class RangeProof:
         wanted, info = self._wanted, stream.cached_info
         found = found_of(info)
         if rows is not None:
-            begin, _ = first_gap(rows, begin) or (until, until)
+            # Dense rows may still end before ``until``.
+            begin, _ = first_gap(rows, begin) or (min(until, rows[-1].as_py() + 1), until)
         missing = until - begin
         if rows is not None:
             missing -= count_below(rows, until) - count_below(rows, begin)

@@ -165,6 +165,8 @@ class RangeReader:
                 proof.end(stream)
                 break
             except (RangeInterrupted, ConsumerDeleted, ConsumerNotFound, *PASSING) as error:
+                if proof.position >= proof.wanted.end:
+                    raise  # every row is there, but the range is not proved
                 interrupted = True
                 if not proof.wait(patience, proof.position > before, error):
                     break
@@ -306,6 +308,8 @@ class RangeReader:
                 proof.end(stream)
                 break
             except (RangeInterrupted, *PASSING) as error:
+                if proof.position >= proof.wanted.end:
+                    raise  # every row is there, but the range is not proved
                 interrupted = True
                 if not proof.wait(patience, proof.position > before, error):
                     break
