@@ -38,7 +38,7 @@ demo: setup ## Live orders, a Spark pipeline, a server crash, and proof that not
 quick: setup ## The quick tests, compiled core: no Spark, no cluster, nothing slow (about 100 seconds)
 	@$(BIN)/python tools/run_tests.py --jobs $(JOBS) -- --ignore tests/faults -m "not spark and not cluster and not browser and not slow" $(ARGS)
 
-test: setup ## All tests, compiled core and pure Python (about 10 minutes; JOBS=6, ARGS="tests/server -k restart")
+test: setup ## All tests, compiled core and pure Python (about 12 minutes; JOBS=6, ARGS="tests/server -k restart")
 	@$(BIN)/python tools/run_tests.py --jobs $(JOBS) -- $(ARGS)
 
 soak-tests: setup ## All tests again and again: idle, busy, with random stops (RUNS=3, LOADS=stops, SEED=1, ARGS=tests/server)
